@@ -1,0 +1,9 @@
+//! What DKIM is (RFC 6376 with RFC 8301, 8463 and 8616), without I/O, clock, threads or logging.
+//!
+//! [`signer`] and [`verifier`] are state machines: they are fed header fields and body octets, hand out work
+//! (names to look up, octets to sign or to check) and take the answers. Neither calls out; who drives them
+//! decides how and when the work is done.
+#![forbid(unsafe_code)]
+
+pub mod domain_name;
+pub mod tag_list;
