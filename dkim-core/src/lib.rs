@@ -5,5 +5,7 @@
 //! decides how and when the work is done.
 #![forbid(unsafe_code)]
 
+pub mod canonicalization;
 pub mod domain_name;
+pub mod message;
 pub mod tag_list;

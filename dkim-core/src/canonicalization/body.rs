@@ -1,0 +1,297 @@
+//! The body, canonicalized as it passes (RFC 6376 sections 3.4.3 and 3.4.4).
+//!
+//! Most octets of a body pass unchanged, so whole runs of the input go to the caller's sink and only the few places
+//! that change are looked at one by one. What may yet turn out to be the end of a line or of the body (white space,
+//! empty lines, half a CRLF) is held back as counts, never as octets: memory does not depend on the input.
+
+use super::Algorithm;
+
+/// One pass over one body.
+#[derive(Clone, Debug)]
+pub struct BodyCanonicalizer {
+    algorithm: Algorithm,
+    /// CRLFs that count only if text follows.
+    line_ends: u64,
+    /// Relaxed: white space that counts only if the line goes on.
+    space: bool,
+    /// A CR whose LF may follow.
+    cr: bool,
+    /// Whether anything came out.
+    has_text: bool,
+}
+
+impl BodyCanonicalizer {
+    /// The start of a body.
+    pub fn new(algorithm: Algorithm) -> Self {
+        Self {
+            algorithm,
+            line_ends: 0,
+            space: false,
+            cr: false,
+            has_text: false,
+        }
+    }
+
+    /// Takes the next octets of the body and gives `sink` what is sure of the canonical form, in any number of pieces.
+    ///
+    /// The pieces put together do not depend on where chunks end. Cost is linear.
+    pub fn update(&mut self, chunk: &[u8], sink: &mut impl FnMut(&[u8])) {
+        // Behind the last octet of text in this chunk nothing is sure; before it, line ends are.
+        let solid = chunk
+            .iter()
+            .rposition(|&o| !self.is_special(o))
+            .map_or(0, |last| last + 1);
+        let mut at = 0;
+        while at < solid {
+            if self.holds_back() || self.is_special(chunk[at]) {
+                self.step(chunk[at], sink);
+                at += 1;
+            } else {
+                let end = at + self.unchanged(&chunk[at..], solid - at);
+                sink(&chunk[at..end]);
+                self.has_text = true;
+                at = end;
+            }
+        }
+        for &octet in &chunk[at..] {
+            self.step(octet, sink);
+        }
+    }
+
+    /// Ends the body: gives `sink` what belongs at its end.
+    pub fn finish(mut self, sink: &mut impl FnMut(&[u8])) {
+        if self.cr {
+            self.release(sink);
+            sink(b"\r");
+            self.has_text = true;
+        }
+        // Relaxed leaves an empty body empty, simple makes it one CRLF.
+        if self.has_text || self.algorithm == Algorithm::Simple {
+            sink(b"\r\n");
+        }
+    }
+
+    /// One octet, the slow way.
+    fn step(&mut self, octet: u8, sink: &mut impl FnMut(&[u8])) {
+        if std::mem::take(&mut self.cr) {
+            if octet == b'\n' {
+                self.space = false;
+                self.line_ends += 1;
+                return;
+            }
+            self.release(sink);
+            sink(b"\r");
+        }
+        match octet {
+            b'\r' => self.cr = true,
+            b' ' | b'\t' if self.algorithm == Algorithm::Relaxed => self.space = true,
+            _ => {
+                self.release(sink);
+                sink(&[octet]);
+            }
+        }
+    }
+
+    /// Text follows: what was held back counts.
+    fn release(&mut self, sink: &mut impl FnMut(&[u8])) {
+        while self.line_ends > 0 {
+            let lines = self.line_ends.min(CRLFS.len() as u64 / 2) as usize;
+            sink(&CRLFS[..2 * lines]);
+            self.line_ends -= lines as u64;
+        }
+        if std::mem::take(&mut self.space) {
+            sink(b" ");
+        }
+        self.has_text = true;
+    }
+
+    fn holds_back(&self) -> bool {
+        self.cr || self.space || self.line_ends > 0
+    }
+
+    fn is_special(&self, octet: u8) -> bool {
+        match octet {
+            b'\r' | b'\n' => true,
+            b' ' | b'\t' => self.algorithm == Algorithm::Relaxed,
+            _ => false,
+        }
+    }
+
+    /// How many octets of `text`, at most `limit`, pass as they are; the first one does. The octet at `limit - 1` is
+    /// text, so that line ends before it are inside the body.
+    fn unchanged(&self, text: &[u8], limit: usize) -> usize {
+        match self.algorithm {
+            Algorithm::Simple => limit,
+            Algorithm::Relaxed => unchanged_by_relaxed(&text[..limit]),
+        }
+    }
+}
+
+/// As many line ends as are written in one go.
+const CRLFS: &[u8; 32] = b"\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n";
+
+/// The length of `text` up to the first white space that `relaxed` may change: HTAB, or SP before white space or CR.
+///
+/// Blocks are tested as a whole, in a form that compilers turn into vector instructions; most hold no such place.
+fn unchanged_by_relaxed(text: &[u8]) -> usize {
+    const BLOCK: usize = 64;
+    let mut at = 0;
+    while at + BLOCK < text.len() {
+        let here = &text[at..at + BLOCK];
+        let next = &text[at + 1..at + 1 + BLOCK];
+        let mut changes = 0u8;
+        for (&octet, &follower) in here.iter().zip(next) {
+            changes |= u8::from(may_change(octet, follower));
+        }
+        if changes != 0 {
+            break;
+        }
+        at += BLOCK;
+    }
+    text[at..]
+        .windows(2)
+        .position(|pair| may_change(pair[0], pair[1]))
+        .map_or(text.len(), |found| at + found)
+}
+
+#[inline(always)]
+fn may_change(octet: u8, follower: u8) -> bool {
+    (octet == b'\t')
+        | ((octet == b' ') & ((follower == b' ') | (follower == b'\t') | (follower == b'\r')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn canonical(body: &[u8], algorithm: Algorithm, chunk: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut canonicalizer = BodyCanonicalizer::new(algorithm);
+        for part in body.chunks(chunk.max(1)) {
+            canonicalizer.update(part, &mut |octets| out.extend_from_slice(octets));
+        }
+        canonicalizer.finish(&mut |octets| out.extend_from_slice(octets));
+        out
+    }
+
+    /// RFC 6376 sections 3.4.3 to 3.4.5, and the edges between them.
+    #[test]
+    fn bodies_and_their_forms() {
+        for (body, simple, relaxed) in [
+            (
+                " C \r\nD \t E\r\n\r\n\r\n",
+                " C \r\nD \t E\r\n",
+                " C\r\nD E\r\n",
+            ),
+            ("", "\r\n", ""),
+            ("\r\n", "\r\n", ""),
+            ("\r\n\r\n\r\n", "\r\n", ""),
+            ("a", "a\r\n", "a\r\n"),
+            ("a\r\n", "a\r\n", "a\r\n"),
+            ("a \t", "a \t\r\n", "a\r\n"),
+            ("a\r\n \r\n\t\r\n", "a\r\n \r\n\t\r\n", "a\r\n"),
+            (" \r\n \r\n", " \r\n \r\n", ""),
+            ("\r\na", "\r\na\r\n", "\r\na\r\n"),
+            ("a\r\n\r\nb", "a\r\n\r\nb\r\n", "a\r\n\r\nb\r\n"),
+            ("a  b\t\tc", "a  b\t\tc\r\n", "a b c\r\n"),
+            ("\ta", "\ta\r\n", " a\r\n"),
+            (
+                "a\x0c\r\n\x0b \r\n",
+                "a\x0c\r\n\x0b \r\n",
+                "a\x0c\r\n\x0b\r\n",
+            ),
+            ("a\nb", "a\nb\r\n", "a\nb\r\n"),
+            ("a\rb", "a\rb\r\n", "a\rb\r\n"),
+            ("a \rb", "a \rb\r\n", "a \rb\r\n"),
+            ("a\r\r\nb", "a\r\r\nb\r\n", "a\r\r\nb\r\n"),
+            ("a\r", "a\r\r\n", "a\r\r\n"),
+            ("a\n", "a\n\r\n", "a\n\r\n"),
+            ("a \n", "a \n\r\n", "a \n\r\n"),
+        ] {
+            for chunk in [1, 2, 3, 100] {
+                assert_eq!(
+                    String::from_utf8(canonical(body.as_bytes(), Algorithm::Simple, chunk))
+                        .unwrap(),
+                    simple,
+                    "simple {body:?}"
+                );
+                assert_eq!(
+                    String::from_utf8(canonical(body.as_bytes(), Algorithm::Relaxed, chunk))
+                        .unwrap(),
+                    relaxed,
+                    "relaxed {body:?}"
+                );
+            }
+        }
+    }
+
+    /// The rules as RFC 6376 words them, on whole lines and without regard to cost.
+    fn by_the_book(body: &[u8], algorithm: Algorithm) -> Vec<u8> {
+        let mut lines: Vec<Vec<u8>> = Vec::new();
+        let mut rest = body;
+        while let Some(at) = rest.windows(2).position(|pair| pair == b"\r\n") {
+            lines.push(rest[..at].to_vec());
+            rest = &rest[at + 2..];
+        }
+        if !rest.is_empty() {
+            lines.push(rest.to_vec());
+        }
+        if algorithm == Algorithm::Relaxed {
+            for line in &mut lines {
+                let mut reduced: Vec<u8> = Vec::new();
+                for &octet in line.iter() {
+                    match octet {
+                        b' ' | b'\t' if reduced.last() == Some(&b' ') => (),
+                        b' ' | b'\t' => reduced.push(b' '),
+                        other => reduced.push(other),
+                    }
+                }
+                if reduced.last() == Some(&b' ') {
+                    reduced.pop();
+                }
+                *line = reduced;
+            }
+        }
+        while lines.last().is_some_and(Vec::is_empty) {
+            lines.pop();
+        }
+        let mut out: Vec<u8> = lines
+            .iter()
+            .flat_map(|line| [line, &b"\r\n"[..]].concat())
+            .collect();
+        if out.is_empty() && algorithm == Algorithm::Simple {
+            out.extend_from_slice(b"\r\n");
+        }
+        out
+    }
+
+    fn octet() -> impl Strategy<Value = u8> {
+        prop_oneof![
+            4 => Just(b' '), 2 => Just(b'\t'), 4 => Just(b'\r'), 4 => Just(b'\n'), 6 => Just(b'a'), 1 => any::<u8>()
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_body_in_any_chunks_is_as_the_rules_say(
+            body in proptest::collection::vec(octet(), 0..300),
+            chunk in 1usize..80,
+        ) {
+            for algorithm in [Algorithm::Simple, Algorithm::Relaxed] {
+                prop_assert_eq!(canonical(&body, algorithm, chunk), by_the_book(&body, algorithm));
+            }
+        }
+
+        #[test]
+        fn long_runs_of_text_pass_blocks_unharmed(
+            pieces in proptest::collection::vec(prop_oneof![
+                8 => "[a-z]{1,20}", 4 => Just(" ".to_string()), 1 => Just("  ".to_string()), 1 => Just("\t".to_string()), 2 => Just("\r\n".to_string()),
+            ], 0..120),
+            chunk in 1usize..400,
+        ) {
+            let body = pieces.concat().into_bytes();
+            prop_assert_eq!(canonical(&body, Algorithm::Relaxed, chunk), by_the_book(&body, Algorithm::Relaxed));
+        }
+    }
+}

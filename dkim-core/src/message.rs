@@ -1,0 +1,463 @@
+//! Header fields as octets, in order, and the splitting of a raw message into them and a body (RFC 5322 section 2).
+//!
+//! Nothing is decoded or changed: a field is its octets without the final line end, folds as CRLF. All fields of a
+//! message lie in one buffer. What a field means is for its reader.
+
+/// The header fields of one message, top to bottom, in one buffer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderFields {
+    octets: Vec<u8>,
+    fields: Vec<Place>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    start: usize,
+    /// Where the name ends, which may have white space between it and the colon.
+    name_end: usize,
+    colon: usize,
+    end: usize,
+}
+
+impl HeaderFields {
+    /// No fields.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the field `name`, `:`, `space`, `value` below the others; what a milter is told of a field comes in such
+    /// pieces. A fold in `value` may be CRLF or LF before white space; either is kept as CRLF, and every other CR or LF
+    /// stays the octet it is.
+    pub fn push(&mut self, name: &[u8], space: &[u8], value: &[u8]) {
+        let start = self.octets.len();
+        self.octets.extend_from_slice(name);
+        let colon = self.octets.len();
+        self.octets.push(b':');
+        self.octets.extend_from_slice(space);
+        self.push_with_crlf_folds(value);
+        self.fields.push(Place {
+            start,
+            name_end: start + name_length(name),
+            colon,
+            end: self.octets.len(),
+        });
+    }
+
+    /// Adds one field as it stands in a message, without its final line end; octets without a colon become a field
+    /// with an empty value.
+    pub fn push_raw(&mut self, field: &[u8]) {
+        let start = self.octets.len();
+        let HeaderField {
+            name_end, colon, ..
+        } = HeaderField::from_octets(field);
+        self.octets.extend_from_slice(field);
+        self.fields.push(Place {
+            start,
+            name_end: start + name_end,
+            colon: start + colon,
+            end: self.octets.len(),
+        });
+    }
+
+    /// How many fields there are.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// How many octets they have, line ends included.
+    pub fn octets(&self) -> usize {
+        self.octets.len() + 2 * self.fields.len()
+    }
+
+    /// The field at `index`, counted from 0 at the top.
+    pub fn get(&self, index: usize) -> Option<HeaderField<'_>> {
+        self.fields.get(index).map(|place| self.at(*place))
+    }
+
+    /// All fields from the top.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = HeaderField<'_>> + ExactSizeIterator {
+        self.fields.iter().map(|place| self.at(*place))
+    }
+
+    /// The fields called `name`, from the top.
+    pub fn named<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = HeaderField<'a>> {
+        self.iter()
+            .filter(move |field| field.is_named(name.as_bytes()))
+    }
+
+    /// Forgets all fields and keeps the buffer, unless it has grown beyond `keep` octets.
+    pub fn clear(&mut self, keep: usize) {
+        self.fields.clear();
+        self.octets.clear();
+        self.octets.shrink_to(keep);
+        self.fields.shrink_to(keep / 32);
+    }
+
+    fn at(&self, place: Place) -> HeaderField<'_> {
+        HeaderField {
+            octets: &self.octets[place.start..place.end],
+            name_end: place.name_end - place.start,
+            colon: place.colon - place.start,
+        }
+    }
+
+    fn push_with_crlf_folds(&mut self, value: &[u8]) {
+        let mut rest = value;
+        while let Some(at) = memchr::memchr(b'\n', rest) {
+            let (head, tail) = rest.split_at(at);
+            self.octets.extend_from_slice(head);
+            let is_fold = matches!(tail.get(1), Some(b' ' | b'\t'));
+            if is_fold && head.last() != Some(&b'\r') {
+                self.octets.push(b'\r');
+            }
+            self.octets.push(b'\n');
+            rest = &tail[1..];
+        }
+        self.octets.extend_from_slice(rest);
+    }
+}
+
+/// One header field: its octets from the name to the last octet before the final line end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderField<'a> {
+    octets: &'a [u8],
+    /// Found once: there may be any amount of white space before the colon, and names are asked for often.
+    name_end: usize,
+    colon: usize,
+}
+
+impl<'a> HeaderField<'a> {
+    /// A field by itself, without its final line end; octets without a colon are a name with an empty value.
+    pub fn from_octets(octets: &'a [u8]) -> Self {
+        let colon = memchr::memchr(b':', octets).unwrap_or(octets.len());
+        Self {
+            octets,
+            name_end: name_length(&octets[..colon]),
+            colon,
+        }
+    }
+
+    /// The name without the white space that obsolete syntax allows before the colon (RFC 5322 section 4.5.8).
+    pub fn name(&self) -> &'a [u8] {
+        &self.octets[..self.name_end]
+    }
+
+    /// All after the colon, the white space there included.
+    pub fn value(&self) -> &'a [u8] {
+        self.octets.get(self.colon + 1..).unwrap_or_default()
+    }
+
+    /// Where the value begins in [`octets`](Self::octets).
+    pub fn value_offset(&self) -> usize {
+        (self.colon + 1).min(self.octets.len())
+    }
+
+    /// The whole field.
+    pub fn octets(&self) -> &'a [u8] {
+        self.octets
+    }
+
+    /// Whether its name is `name`, letters compared without case.
+    pub fn is_named(&self, name: &[u8]) -> bool {
+        self.name().eq_ignore_ascii_case(name)
+    }
+}
+
+/// The length of what stands before a colon, without the white space at its end.
+fn name_length(before_colon: &[u8]) -> usize {
+    before_colon
+        .iter()
+        .rposition(|&o| !matches!(o, b' ' | b'\t'))
+        .map_or(0, |last| last + 1)
+}
+
+/// Splits a raw message that comes in chunks of any size.
+///
+/// A message whose first line ends in a bare LF is taken for a file with LF line ends, and each such end as the CRLF
+/// it was on the wire. In a message whose first line ends in CRLF, a bare LF is an octet like others. A leading mbox
+/// `From ` line is dropped; white space and a colon after `From` make a header field of it (RFC 5322 section 4.5.8).
+#[derive(Debug)]
+pub struct MessageReader {
+    max_header: usize,
+    header: HeaderFields,
+    /// The field being read: its lines so far, each but the last with its CRLF.
+    field: Vec<u8>,
+    /// The line being read, without its end.
+    line: Vec<u8>,
+    lf_is_crlf: Option<bool>,
+    in_body: bool,
+    /// LF files: the last body octet so far was CR.
+    after_cr: bool,
+    lines_seen: bool,
+    has_mbox_line: bool,
+}
+
+impl MessageReader {
+    /// A reader that takes headers of at most `max_header` octets.
+    pub fn new(max_header: usize) -> Self {
+        Self {
+            max_header,
+            header: HeaderFields::new(),
+            field: Vec::new(),
+            line: Vec::new(),
+            lf_is_crlf: None,
+            in_body: false,
+            after_cr: false,
+            lines_seen: false,
+            has_mbox_line: false,
+        }
+    }
+
+    /// Takes the next octets; those of the body come out through `body`, in CRLF form, any number of times.
+    ///
+    /// # Errors
+    /// A header over the limit.
+    pub fn read(
+        &mut self,
+        mut chunk: &[u8],
+        mut body: impl FnMut(&[u8]),
+    ) -> Result<(), HeaderTooLarge> {
+        while !self.in_body {
+            let Some(at) = memchr::memchr(b'\n', chunk) else {
+                self.line.extend_from_slice(chunk);
+                return self.check_size();
+            };
+            self.line.extend_from_slice(&chunk[..at]);
+            chunk = &chunk[at + 1..];
+            self.check_size()?;
+            self.line_ended();
+        }
+        if self.lf_is_crlf == Some(true) {
+            self.body_with_crlf(chunk, &mut body);
+        } else if !chunk.is_empty() {
+            body(chunk);
+        }
+        Ok(())
+    }
+
+    /// Whether the header is complete, so that [`header`](Self::header) has all fields.
+    pub fn in_body(&self) -> bool {
+        self.in_body
+    }
+
+    /// Ends the message: a last header line without a line end becomes a field too.
+    pub fn finish(&mut self) {
+        if !self.in_body {
+            self.lf_is_crlf.get_or_insert(true);
+            if !self.line.is_empty() {
+                if self.line.last() == Some(&b'\r') {
+                    self.line.pop();
+                }
+                self.take_line();
+            }
+            self.field_ended();
+            self.in_body = true;
+        }
+    }
+
+    /// The fields read so far.
+    pub fn header(&self) -> &HeaderFields {
+        &self.header
+    }
+
+    /// Whether the message came with LF line ends, as far as is known.
+    pub fn has_lf_lines(&self) -> bool {
+        self.lf_is_crlf == Some(true)
+    }
+
+    /// Whether an mbox `From ` line was dropped.
+    pub fn has_mbox_line(&self) -> bool {
+        self.has_mbox_line
+    }
+
+    /// One line of the header stands in `line`, its LF taken.
+    fn line_ended(&mut self) {
+        let has_cr = self.line.last() == Some(&b'\r');
+        let lf_is_crlf = *self.lf_is_crlf.get_or_insert(!has_cr);
+        if has_cr {
+            self.line.pop();
+        } else if !lf_is_crlf {
+            // A bare LF in a CRLF message ends no line.
+            self.line.push(b'\n');
+            return;
+        }
+        self.take_line();
+    }
+
+    /// What stands in `line` is a whole line.
+    fn take_line(&mut self) {
+        let is_first = !std::mem::replace(&mut self.lines_seen, true);
+        if is_first && is_mbox_line(&self.line) {
+            self.has_mbox_line = true;
+            self.line.clear();
+        } else if self.line.is_empty() {
+            self.field_ended();
+            self.in_body = true;
+        } else if matches!(self.line[0], b' ' | b'\t') && !self.field.is_empty() {
+            self.field.extend_from_slice(b"\r\n");
+            self.field.append(&mut self.line);
+        } else {
+            self.field_ended();
+            std::mem::swap(&mut self.field, &mut self.line);
+        }
+    }
+
+    fn field_ended(&mut self) {
+        if !self.field.is_empty() {
+            self.header.push_raw(&self.field);
+            self.field.clear();
+        }
+    }
+
+    fn body_with_crlf(&mut self, chunk: &[u8], body: &mut impl FnMut(&[u8])) {
+        let mut rest = chunk;
+        while let Some(at) = memchr::memchr(b'\n', rest) {
+            let has_cr = match at {
+                0 => self.after_cr,
+                _ => rest[at - 1] == b'\r',
+            };
+            if at > 0 {
+                body(&rest[..at]);
+            }
+            body(if has_cr { b"\n" } else { b"\r\n" });
+            self.after_cr = false;
+            rest = &rest[at + 1..];
+        }
+        if let Some(&last) = rest.last() {
+            body(rest);
+            self.after_cr = last == b'\r';
+        }
+    }
+
+    fn check_size(&self) -> Result<(), HeaderTooLarge> {
+        if self.header.octets() + self.field.len() + self.line.len() > self.max_header {
+            Err(HeaderTooLarge {
+                limit: self.max_header,
+            })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Whether the first line of a file is the separator of an mbox, and no From field with white space before its colon.
+fn is_mbox_line(line: &[u8]) -> bool {
+    line.starts_with(b"From ") && !HeaderField::from_octets(line).is_named(b"From")
+}
+
+/// The header is larger than its reader allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the header is larger than {limit} octets")]
+pub struct HeaderTooLarge {
+    /// The limit in octets.
+    pub limit: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(raw: &[u8], chunk: usize) -> (Vec<Vec<u8>>, Vec<u8>) {
+        let mut reader = MessageReader::new(100_000);
+        let mut body = Vec::new();
+        for part in raw.chunks(chunk.max(1)) {
+            reader
+                .read(part, |octets| body.extend_from_slice(octets))
+                .unwrap();
+        }
+        reader.finish();
+        let fields = reader
+            .header()
+            .iter()
+            .map(|f| f.octets().to_vec())
+            .collect();
+        (fields, body)
+    }
+
+    #[test]
+    fn a_message_is_fields_and_a_body() {
+        for (raw, fields, body) in [
+            (
+                &b"A: 1\r\nB: 2\r\n\t3\r\n\r\nbody\r\n"[..],
+                vec![&b"A: 1"[..], b"B: 2\r\n\t3"],
+                &b"body\r\n"[..],
+            ),
+            (
+                b"A: 1\nB: 2\n\t3\n\nbody\n.\r\n",
+                vec![b"A: 1", b"B: 2\r\n\t3"],
+                b"body\r\n.\r\n",
+            ),
+            (b"From me Mon\nA: 1\n\n", vec![b"A: 1"], b""),
+            (b"From me Mon 1:00\nA: 1\n\n", vec![b"A: 1"], b""),
+            (
+                b"From : a@b\nFrom: c@d\n\n",
+                vec![b"From : a@b", b"From: c@d"],
+                b"",
+            ),
+            (b"From \t : a@b\r\n\r\n", vec![b"From \t : a@b"], b""),
+            (b"A: 1\r\n", vec![b"A: 1"], b""),
+            (b"A: 1", vec![b"A: 1"], b""),
+            (b"A: 1\nB: 2", vec![b"A: 1", b"B: 2"], b""),
+            (b"A: 1\r\nB: 2", vec![b"A: 1", b"B: 2"], b""),
+            (b"A: 1\r\n 2", vec![b"A: 1\r\n 2"], b""),
+            (b"A: 1\r\nB: 2\r", vec![b"A: 1", b"B: 2"], b""),
+            (b"A: 1\r\n\r", vec![b"A: 1"], b""),
+            (b"A: 1\r\nb\nc\r\n\r\nx\ny", vec![b"A: 1", b"b\nc"], b"x\ny"),
+            (b"\r\nbody", vec![], b"body"),
+            (b"", vec![], b""),
+        ] {
+            for chunk in [1, 2, 3, 1000] {
+                let got = read(raw, chunk);
+                assert_eq!(got.0, fields, "{}", String::from_utf8_lossy(raw));
+                assert_eq!(got.1, body, "{}", String::from_utf8_lossy(raw));
+            }
+        }
+    }
+
+    #[test]
+    fn folds_from_a_milter_become_crlf_and_other_octets_stay() {
+        let mut header = HeaderFields::new();
+        header.push(b"Subject", b" ", b"a\n\tb\r\n c\rd\ne");
+        assert_eq!(
+            header.get(0).unwrap().octets(),
+            b"Subject: a\r\n\tb\r\n c\rd\ne"
+        );
+    }
+
+    #[test]
+    fn a_name_ends_before_white_space_and_is_compared_without_case() {
+        let mut header = HeaderFields::new();
+        header.push_raw(b"Subject \t: x");
+        header.push_raw(b"no colon");
+        let field = header.get(0).unwrap();
+        assert_eq!(field.name(), b"Subject");
+        assert!(field.is_named(b"sUBJECT"));
+        assert_eq!(field.value(), b" x");
+        assert_eq!(header.get(1).unwrap().value(), b"");
+    }
+
+    #[test]
+    fn a_header_over_the_limit_is_refused_however_it_comes() {
+        for chunk in [1, 7, 5000] {
+            let mut reader = MessageReader::new(1000);
+            let raw = b"A: 1\r\n".repeat(500);
+            let refused = raw
+                .chunks(chunk)
+                .any(|part| reader.read(part, |_| ()).is_err());
+            assert!(refused);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_do_not_matter(raw in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b' '), Just(b':'), Just(b'a')], 0..60), chunk in 1usize..8) {
+            prop_assert_eq!(read(&raw, chunk), read(&raw, 1000));
+        }
+    }
+}
