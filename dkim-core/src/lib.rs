@@ -7,5 +7,6 @@
 
 pub mod canonicalization;
 pub mod domain_name;
+pub mod engine;
 pub mod message;
 pub mod tag_list;
