@@ -8,5 +8,7 @@
 pub mod canonicalization;
 pub mod domain_name;
 pub mod engine;
+pub mod key_record;
 pub mod message;
+pub mod signature;
 pub mod tag_list;
