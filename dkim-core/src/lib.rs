@@ -5,10 +5,13 @@
 //! decides how and when the work is done.
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod canonicalization;
 pub mod domain_name;
 pub mod engine;
 pub mod key_record;
 pub mod message;
+pub mod results;
 pub mod signature;
+mod structured;
 pub mod tag_list;
