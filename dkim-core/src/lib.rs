@@ -6,12 +6,16 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod body_hashes;
 pub mod canonicalization;
 pub mod domain_name;
 pub mod engine;
+mod field_selection;
 pub mod key_record;
 pub mod message;
 pub mod results;
 pub mod signature;
+pub mod signer;
 mod structured;
 pub mod tag_list;
+pub mod verifier;

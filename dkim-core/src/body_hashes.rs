@@ -1,0 +1,235 @@
+//! The body hashes of one message (RFC 6376 section 3.7), shared between signatures that want the same.
+//!
+//! Each canonicalization runs once over a chunk, whatever the number of signatures, and so does its hash: a hash of the
+//! first octets (`l=`) is what the one hash is when it has come that far. So no number of lengths makes a body dearer.
+
+use crate::canonicalization::{Algorithm, BodyCanonicalizer};
+use sha2::{Digest, Sha256};
+
+/// Hashes in the making.
+#[derive(Debug, Default)]
+pub(crate) struct BodyHashes {
+    streams: Vec<Stream>,
+}
+
+/// Which hash of a [`BodyHashes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HashId {
+    stream: usize,
+    hash: usize,
+}
+
+/// A finished hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BodyHash {
+    /// SHA-256 of what was hashed.
+    pub(crate) digest: [u8; 32],
+    /// How many octets the whole canonical body has.
+    pub(crate) body_octets: u64,
+}
+
+#[derive(Debug)]
+struct Stream {
+    algorithm: Algorithm,
+    canonicalizer: BodyCanonicalizer,
+    hashes: Hashes,
+}
+
+/// One hash of a canonical body, and what it is on its way.
+#[derive(Debug, Default)]
+struct Hashes {
+    octets: u64,
+    hasher: Sha256,
+    wishes: Vec<Wish>,
+}
+
+/// The hash of the first `limit` octets, once there are so many.
+#[derive(Debug)]
+struct Wish {
+    limit: u64,
+    digest: Option<[u8; 32]>,
+}
+
+impl BodyHashes {
+    /// The hash of a body in canonical form, or of its first `limit` octets; made only once for the same wish.
+    pub(crate) fn add(&mut self, algorithm: Algorithm, limit: Option<u64>) -> HashId {
+        let limit = limit.unwrap_or(u64::MAX);
+        let stream = match self.streams.iter().position(|s| s.algorithm == algorithm) {
+            Some(stream) => stream,
+            None => {
+                self.streams.push(Stream {
+                    algorithm,
+                    canonicalizer: BodyCanonicalizer::new(algorithm),
+                    hashes: Hashes::default(),
+                });
+                self.streams.len() - 1
+            }
+        };
+        let wishes = &mut self.streams[stream].hashes.wishes;
+        let hash = match wishes.iter().position(|wish| wish.limit == limit) {
+            Some(hash) => hash,
+            None => {
+                wishes.push(Wish {
+                    limit,
+                    digest: None,
+                });
+                wishes.len() - 1
+            }
+        };
+        HashId { stream, hash }
+    }
+
+    /// Takes the next octets of the body.
+    pub(crate) fn update(&mut self, chunk: &[u8]) {
+        for stream in &mut self.streams {
+            let hashes = &mut stream.hashes;
+            stream
+                .canonicalizer
+                .update(chunk, &mut |piece| hashes.update(piece));
+        }
+    }
+
+    /// Ends the body.
+    pub(crate) fn finish(self) -> FinishedHashes {
+        let streams = self.streams.into_iter().map(|stream| {
+            let mut hashes = stream.hashes;
+            stream
+                .canonicalizer
+                .finish(&mut |piece| hashes.update(piece));
+            let whole = hashes.hasher.finalize().into();
+            let finished = hashes.wishes.into_iter().map(|wish| BodyHash {
+                digest: wish.digest.unwrap_or(whole),
+                body_octets: hashes.octets,
+            });
+            finished.collect()
+        });
+        FinishedHashes(streams.collect())
+    }
+}
+
+/// All hashes of a message.
+#[derive(Debug)]
+pub(crate) struct FinishedHashes(Vec<Vec<BodyHash>>);
+
+impl FinishedHashes {
+    /// The hash that [`BodyHashes::add`] promised.
+    pub(crate) fn get(&self, id: HashId) -> BodyHash {
+        self.0[id.stream][id.hash]
+    }
+}
+
+impl Hashes {
+    fn update(&mut self, piece: &[u8]) {
+        let mut rest = piece;
+        while let Some(limit) = self.next_limit() {
+            let room = usize::try_from(limit - self.octets).unwrap_or(usize::MAX);
+            if rest.len() <= room {
+                self.hasher.update(rest);
+                break;
+            }
+            let (head, tail) = rest.split_at(room);
+            self.hasher.update(head);
+            self.octets = limit;
+            rest = tail;
+            let digest = self.hasher.clone().finalize().into();
+            let reached = self.wishes.iter_mut().filter(|wish| wish.limit == limit);
+            reached.for_each(|wish| wish.digest = Some(digest));
+        }
+        self.octets += rest.len() as u64;
+    }
+
+    /// The least number of octets that is wanted and was not passed; none if no more need be hashed.
+    fn next_limit(&self) -> Option<u64> {
+        let open = self.wishes.iter().filter(|wish| wish.digest.is_none());
+        open.map(|wish| wish.limit).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Values by `printf ... | sha256sum`.
+    #[test]
+    fn wishes_are_shared_and_limits_count_canonical_octets() {
+        let mut hashes = BodyHashes::default();
+        let whole = hashes.add(Algorithm::Relaxed, None);
+        let two = hashes.add(Algorithm::Relaxed, Some(2));
+        let simple = hashes.add(Algorithm::Simple, None);
+        let none = hashes.add(Algorithm::Simple, Some(0));
+        let more = hashes.add(Algorithm::Relaxed, Some(99));
+        assert_eq!(hashes.add(Algorithm::Relaxed, Some(2)), two);
+        for chunk in [&b"a "[..], b"  b\r", b"\n\r\n"] {
+            hashes.update(chunk);
+        }
+        let finished = hashes.finish();
+        for (id, hex, octets) in [
+            (
+                whole,
+                "4ae1198f28938d4a755c7a46a662f0f5729aca3cb714cae4e37d60b84c4ee9cc",
+                5,
+            ),
+            (
+                two,
+                "6583dcd6056fd32aadd0d2d0be920de99f6ff08b80065e4b9142aaa4169391cb",
+                5,
+            ),
+            (
+                simple,
+                "48166f6d9b132ef68c86b675ab8d45349f8f3868f8f24f26aa8440c99d9189ee",
+                7,
+            ),
+            (
+                none,
+                "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+                7,
+            ),
+            (
+                more,
+                "4ae1198f28938d4a755c7a46a662f0f5729aca3cb714cae4e37d60b84c4ee9cc",
+                5,
+            ),
+        ] {
+            let hash = finished.get(id);
+            let got: String = hash.digest.iter().map(|o| format!("{o:02x}")).collect();
+            assert_eq!((got.as_str(), hash.body_octets), (hex, octets));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn each_length_has_the_hash_of_so_many_octets(
+            body in proptest::collection::vec(any::<u8>().prop_filter("is text", |o| !b" \t\r\n".contains(o)), 0..50),
+            limits in proptest::collection::vec(proptest::option::of(0u64..60), 1..6),
+            chunk in 1usize..20,
+        ) {
+            let mut hashes = BodyHashes::default();
+            let ids: Vec<HashId> = limits.iter().map(|limit| hashes.add(Algorithm::Simple, *limit)).collect();
+            body.chunks(chunk).for_each(|chunk| hashes.update(chunk));
+            let finished = hashes.finish();
+            let canonical = [&body[..], b"\r\n"].concat();
+            for (id, limit) in ids.into_iter().zip(limits) {
+                let length = limit.map_or(canonical.len(), |limit| canonical.len().min(limit as usize));
+                let want: [u8; 32] = Sha256::digest(&canonical[..length]).into();
+                prop_assert_eq!(finished.get(id).digest, want);
+            }
+        }
+    }
+
+    /// Ten lengths, each of them over a body of its own, take ten times as long.
+    #[test]
+    fn many_lengths_cost_no_more_than_one() {
+        let time = |lengths: u64| {
+            let mut hashes = BodyHashes::default();
+            for length in 0..lengths {
+                hashes.add(Algorithm::Simple, Some(1 << (30 + length)));
+            }
+            let started = std::time::Instant::now();
+            (0..100).for_each(|_| hashes.update(&[b'x'; 1000]));
+            started.elapsed()
+        };
+        let (one, many) = (time(1), time(30));
+        assert!(many < one * 10, "{one:?} for one, {many:?} for 30");
+    }
+}

@@ -1,0 +1,272 @@
+//! Signing (RFC 6376 section 5): header fields and body octets in, DKIM-Signature fields out.
+//!
+//! The signer has no keys. Once the body has passed it says what is [`to_sign`](Signer::to_sign), for any number of
+//! signatures in one pass; each signature handed back becomes a field.
+
+mod field_choice;
+
+pub use field_choice::{DEFAULT_FIELDS, FieldChoice, FieldChoiceError};
+
+use crate::body_hashes::{BodyHashes, HashId};
+use crate::canonicalization::{Canonicalization, append_field_without};
+use crate::domain_name::{is_domain, is_query_name, is_within};
+use crate::engine::KeyType;
+use crate::field_selection::FieldIndex;
+use crate::message::{HeaderField, HeaderFields};
+use crate::signature::{FIELD_NAME, Identity, SignatureTemplate};
+use std::sync::Arc;
+
+/// One signature that is wanted.
+#[derive(Clone, Debug)]
+pub struct SignRequest {
+    /// `d=`
+    pub domain: String,
+    /// `s=`
+    pub selector: String,
+    /// `a=`: the kind of key that will sign.
+    pub key_type: KeyType,
+    /// `i=`, left out if `None`.
+    pub identity: Option<Identity>,
+    /// `c=`
+    pub canonicalization: Canonicalization,
+    /// Which header fields are signed.
+    pub fields: Arc<FieldChoice>,
+    /// `t=`, seconds since 1970.
+    pub timestamp: Option<u64>,
+    /// `x=`, seconds since 1970.
+    pub expiration: Option<u64>,
+    /// `l=`; nobody needs it, and it lets others add to a message.
+    pub body_length: BodyLength,
+    /// Tags beyond those of RFC 6376, names and values.
+    pub extra_tags: Vec<(String, String)>,
+}
+
+impl SignRequest {
+    /// A request with safe defaults: `relaxed/relaxed`, the default fields, no `i=`, `t=`, `x=` or `l=`.
+    pub fn new(domain: impl Into<String>, selector: impl Into<String>, key_type: KeyType) -> Self {
+        Self {
+            domain: domain.into(),
+            selector: selector.into(),
+            key_type,
+            identity: None,
+            canonicalization: Canonicalization::RELAXED,
+            fields: Arc::default(),
+            timestamp: None,
+            expiration: None,
+            body_length: BodyLength::default(),
+            extra_tags: Vec::new(),
+        }
+    }
+}
+
+/// How much of the body is signed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyLength {
+    /// All of it, without `l=`, so that nothing can be added.
+    #[default]
+    Unlimited,
+    /// All of it, with its length in `l=`, so that anything can be added.
+    Whole,
+    /// At most so many octets of its canonical form, with `l=`.
+    AtMost(u64),
+}
+
+/// The signing of one message.
+#[derive(Debug)]
+pub struct Signer {
+    hashes: BodyHashes,
+    items: Vec<Item>,
+}
+
+#[derive(Debug)]
+struct Item {
+    request: SignRequest,
+    header_names: Vec<String>,
+    body_hash: HashId,
+    /// The field's value up to `b=`, once it is known.
+    unsigned: String,
+}
+
+/// What a key is to sign.
+#[derive(Debug)]
+pub struct ToSign {
+    /// The place of the request.
+    pub request: usize,
+    /// The octets, for [`SigningKey::sign`](crate::engine::SigningKey::sign).
+    pub octets: Vec<u8>,
+}
+
+impl Signer {
+    /// Starts on a complete header.
+    ///
+    /// # Errors
+    /// A message or a request that must not be signed.
+    pub fn new(header: &HeaderFields, requests: Vec<SignRequest>) -> Result<Self, SignerError> {
+        match header.named("From").count() {
+            0 => return Err(SignerError::NoFrom),
+            1 => (),
+            count => return Err(SignerError::SeveralFrom { count }),
+        }
+        let mut hashes = BodyHashes::default();
+        let items = requests.into_iter().map(|request| {
+            check_request(&request)?;
+            let limit = match request.body_length {
+                BodyLength::AtMost(octets) => Some(octets),
+                BodyLength::Unlimited | BodyLength::Whole => None,
+            };
+            Ok(Item {
+                header_names: request.fields.names(header),
+                body_hash: hashes.add(request.canonicalization.body, limit),
+                unsigned: String::new(),
+                request,
+            })
+        });
+        let items = items.collect::<Result<_, SignerError>>()?;
+        Ok(Self { hashes, items })
+    }
+
+    /// Takes the next octets of the body.
+    pub fn body(&mut self, chunk: &[u8]) {
+        self.hashes.update(chunk);
+    }
+
+    /// Ends the body and gives what is to be signed, one piece per request, in order. `header` is the one given to
+    /// [`new`](Self::new).
+    pub fn to_sign(&mut self, header: &HeaderFields) -> Vec<ToSign> {
+        let hashes = std::mem::take(&mut self.hashes).finish();
+        let fields = FieldIndex::new(header);
+        let mut field = Vec::new();
+        let items = self.items.iter_mut().enumerate();
+        items
+            .map(|(request, item)| {
+                let hash = hashes.get(item.body_hash);
+                item.unsigned = item.template(&hash.digest, hash.body_octets).to_value();
+                field.clear();
+                field.extend_from_slice(FIELD_NAME.as_bytes());
+                field.push(b':');
+                field.extend_from_slice(item.unsigned.as_bytes());
+                let algorithm = item.request.canonicalization.header;
+                let names = item.header_names.iter().map(String::as_bytes);
+                let mut octets = Vec::with_capacity(2048);
+                fields.append_selected(&mut octets, header, None, names, algorithm);
+                let field = HeaderField::from_octets(&field);
+                let end = field.value().len();
+                append_field_without(&mut octets, field, algorithm, end..end);
+                ToSign { request, octets }
+            })
+            .collect()
+    }
+
+    /// The value of the DKIM-Signature field that holds `signature`: what follows the colon, folds as CRLF HTAB.
+    ///
+    /// The octets in [`ToSign`] were made for exactly this field. Fields go on top of the message.
+    pub fn field_value(&self, request: usize, signature: &[u8]) -> Option<String> {
+        let item = self.items.get(request)?;
+        Some(SignatureTemplate::with_signature(
+            item.unsigned.clone(),
+            signature,
+        ))
+    }
+}
+
+impl Item {
+    fn template<'a>(&'a self, body_hash: &'a [u8], body_octets: u64) -> SignatureTemplate<'a> {
+        SignatureTemplate {
+            key_type: self.request.key_type,
+            canonicalization: self.request.canonicalization,
+            domain: &self.request.domain,
+            selector: &self.request.selector,
+            identity: self.request.identity.as_ref(),
+            timestamp: self.request.timestamp,
+            expiration: self.request.expiration,
+            body_length: match self.request.body_length {
+                BodyLength::Unlimited => None,
+                BodyLength::Whole => Some(body_octets),
+                BodyLength::AtMost(octets) => Some(octets.min(body_octets)),
+            },
+            extra_tags: &self.request.extra_tags,
+            header_names: &self.header_names,
+            body_hash,
+        }
+    }
+}
+
+/// Why a message is not signed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignerError {
+    /// Nobody says who the author is.
+    #[error("message has no From field")]
+    NoFrom,
+    /// Several fields say who the author is.
+    #[error("message has {count} From fields")]
+    SeveralFrom {
+        /// How many.
+        count: usize,
+    },
+    /// `d=` cannot be asked for in the DNS.
+    #[error("signing domain {0:?} is not a domain name")]
+    Domain(String),
+    /// `s=` cannot be asked for in the DNS.
+    #[error("selector {0:?} is not a name, or too long with its domain")]
+    Selector(String),
+    /// `i=` is not within `d=`.
+    #[error("identity's domain {identity:?} is not within the signing domain {domain:?}")]
+    IdentityOutsideDomain {
+        /// The domain of `i=`.
+        identity: String,
+        /// `d=`.
+        domain: String,
+    },
+    /// An extra tag has no good name or value, or one that RFC 6376 defines.
+    #[error(
+        "tag {0}= cannot be added: it has a meaning, stands twice, or is not of the form of a tag"
+    )]
+    Tag(String),
+    /// `x=` is not after `t=`.
+    #[error("signature would expire before it is made")]
+    ExpiresBeforeSigned,
+}
+
+fn check_request(request: &SignRequest) -> Result<(), SignerError> {
+    let (domain, selector) = (&request.domain, &request.selector);
+    if !is_domain(domain.as_bytes()) {
+        return Err(SignerError::Domain(domain.clone()));
+    }
+    if !is_query_name(selector.as_bytes(), domain.as_bytes()) {
+        return Err(SignerError::Selector(selector.clone()));
+    }
+    if let Some(identity) = &request.identity
+        && !(is_domain(identity.domain.as_bytes())
+            && is_within(identity.domain.as_bytes(), domain.as_bytes()))
+    {
+        return Err(SignerError::IdentityOutsideDomain {
+            identity: identity.domain.clone(),
+            domain: domain.clone(),
+        });
+    }
+    if let (Some(t), Some(x)) = (request.timestamp, request.expiration)
+        && x <= t
+    {
+        return Err(SignerError::ExpiresBeforeSigned);
+    }
+    let mut names: Vec<&str> = KNOWN_TAGS.to_vec();
+    for (name, value) in &request.extra_tags {
+        if names.contains(&name.as_str()) || !is_tag(name, value) {
+            return Err(SignerError::Tag(name.clone()));
+        }
+        names.push(name);
+    }
+    Ok(())
+}
+
+/// The tags that the signer writes itself, and `q=` and `z=`, whose meaning RFC 6376 section 3.5 fixes.
+const KNOWN_TAGS: [&str; 14] = [
+    "v", "a", "b", "bh", "c", "d", "h", "i", "l", "q", "s", "t", "x", "z",
+];
+
+fn is_tag(name: &str, value: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.bytes().all(|o| o.is_ascii_alphanumeric() || o == b'_')
+        && value.bytes().all(|o| o.is_ascii_graphic() && o != b';')
+        && name.len() + value.len() < 900
+}

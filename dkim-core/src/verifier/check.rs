@@ -1,0 +1,57 @@
+//! One signature to be checked: what was signed, the signature, and the keys that may have made it.
+
+use crate::engine::Engine;
+use crate::key_record::{KeyAnswer, KeyRecord};
+use std::sync::Arc;
+
+/// Work for an engine: nothing else of a message is needed to do it.
+#[derive(Debug)]
+pub struct Check {
+    pub(super) item: usize,
+    pub(super) octets: Vec<u8>,
+    pub(super) signature: Vec<u8>,
+    pub(super) answer: Arc<KeyAnswer>,
+    /// Which records of the answer may serve.
+    pub(super) records: Vec<usize>,
+}
+
+/// What came of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckOutcome {
+    /// The signature is that of a key.
+    Good {
+        /// Which record of the answer holds it.
+        record: usize,
+    },
+    /// It is not.
+    Bad,
+    /// The engine cannot use any of the keys; its reason.
+    Unusable(String),
+}
+
+impl Check {
+    /// Tries the keys with `engine`, until one has made the signature.
+    pub fn run(&self, engine: &dyn Engine) -> CheckOutcome {
+        let mut outcome = CheckOutcome::Bad;
+        for (index, record) in self.records() {
+            match record.verifying_key(engine) {
+                Err(error) => outcome = CheckOutcome::Unusable(error.to_string()),
+                Ok(key) if key.verify(&self.octets, &self.signature).is_ok() => {
+                    return CheckOutcome::Good { record: index };
+                }
+                Ok(_) => outcome = CheckOutcome::Bad,
+            }
+        }
+        outcome
+    }
+
+    fn records(&self) -> impl Iterator<Item = (usize, &KeyRecord)> {
+        let records = match &*self.answer {
+            KeyAnswer::Records(records) => records.as_slice(),
+            _ => &[],
+        };
+        self.records
+            .iter()
+            .filter_map(|&index| Some((index, records.get(index)?.as_ref().ok()?)))
+    }
+}
