@@ -1,0 +1,4 @@
+//! The DKIM milter: the daemon and what the command-line tools share.
+#![forbid(unsafe_code)]
+
+pub mod protocol;
