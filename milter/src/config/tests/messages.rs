@@ -1,0 +1,318 @@
+//! What is said about configurations.
+
+use super::{Outcome, load, load_with};
+use crate::config::*;
+use crate::tables::test_dir::TestDir;
+
+#[test]
+fn mistakes_are_told_with_place_and_remedy() {
+    let dir = TestDir::new("config");
+    dir.write("KT", "k1 a.example:s:/k\n");
+    dir.write("bad", "*@a.example\n");
+    for (content, wanted) in [
+        (
+            "Canonicalizaton relaxed",
+            &["c:1: there is no option \"Canonicalizaton\"; did you mean Canonicalization?"][..],
+        ),
+        ("Elephant 1", &["c:1: there is no option \"Elephant\""]),
+        ("Mode", &["c:1: Mode has no value"]),
+        ("Mode x", &["c:1: Mode: s, v or sv wanted, not \"x\""]),
+        (
+            "SyslogSuccess maybe",
+            &["c:1: SyslogSuccess: yes or no wanted, not \"maybe\""],
+        ),
+        (
+            "KeyFile k\nDomain a.example",
+            &["c:1: KeyFile needs Selector, which is not set"],
+        ),
+        (
+            "Selector s",
+            &[
+                "c:1: Selector needs Domain, which is not set",
+                "c:1: Selector needs KeyFile, which is not set",
+            ],
+        ),
+        (
+            "Domain a.example",
+            &[
+                "c:1: Domain needs Selector, which is not set",
+                "c:1: Domain needs KeyFile, which is not set",
+            ],
+        ),
+        (
+            "Domain a.example\nSelector \"s\"\nKeyFile k",
+            &["c:2: Selector: \"\"s\"\" is not a selector, which is of the form label[.label...]"],
+        ),
+        (
+            "KeyTable file:KT",
+            &["c:1: KeyTable needs SigningTable, which is not set"],
+        ),
+        (
+            "SigningTable a.example=k1",
+            &["c:1: SigningTable needs KeyTable, which is not set"],
+        ),
+        (
+            "KeyTable file:KT\nSigningTable refile:bad",
+            &[
+                "bad:1: SigningTable: \"*@a.example\" has no key name; wanted: address, blanks, key name[:identity]",
+            ],
+        ),
+        (
+            "KeyTable ./KT\nSigningTable a.example=k",
+            &[
+                "c:1: KeyTable: a relative path needs its type before it: \"file:./KT\" or \"refile:./KT\"",
+            ],
+        ),
+        (
+            "Mode s",
+            &[
+                "c:1: Mode s has nothing to sign with: set KeyTable and SigningTable, or Domain, Selector and KeyFile",
+            ],
+        ),
+        (
+            "SignatureAlgorithm rsa-sha1",
+            &[
+                "c:1: SignatureAlgorithm: rsa-sha1 must not be used to sign (RFC 8301 section 3.1); leave the option out, and each key decides",
+            ],
+        ),
+        (
+            "MaximumHeaders 0",
+            &[
+                "c:1: MaximumHeaders: 0, which would be no limit, is not supported; a number from 1024 to 16777216 wanted",
+            ],
+        ),
+        (
+            "SetupPolicyScript /x.lua",
+            &["c:1: SetupPolicyScript of OpenDKIM is not supported: scripts are not supported"],
+        ),
+        (
+            "RequiredHeaders yes",
+            &[
+                "c:1: RequiredHeaders of OpenDKIM is not supported: checks of RFC 5322's field counts are the MTA's; several From fields never pass",
+            ],
+        ),
+        (
+            "InternalHosts 10.0.0.0/8, 192.168.1",
+            &[
+                "c:1: InternalHosts: \"192.168.1\" is not an IP address and cannot be a host name; write all four numbers, or a network such as 192.168.1.0/24",
+            ],
+        ),
+        (
+            "SignHeaders From,+Cc",
+            &[
+                "c:1: SignHeaders: \"+Cc\" changes the default list, which must then be named by the element \"*\"",
+            ],
+        ),
+        (
+            "OversignHeaders From To",
+            &["c:1: OversignHeaders: \"From To\" is not the name of a header field"],
+        ),
+        (
+            "SignHeaders refile:KT",
+            &[
+                "c:1: SignHeaders: \"refile:\" cannot be used here, only \"file:\" or a list: these entries are no patterns",
+            ],
+        ),
+        (
+            "Domain a.example\nSelector s\nKeyFile pkcs11:x",
+            &[
+                "c:3: KeyFile: keys in PKCS#11 tokens are not supported by this version, which signs with keys from files only",
+            ],
+        ),
+        (
+            "MTA\nUMask 9\nNope 1",
+            &[
+                "c:1: MTA has no value",
+                "c:3: there is no option \"Nope\"",
+                "c:2: UMask: an octal number from 000 to 777 wanted, not \"9\"",
+            ],
+        ),
+    ] {
+        let outcome = load(&dir, content);
+        assert_eq!(outcome.errors, wanted, "{content}");
+        assert!(outcome.config.is_none());
+    }
+}
+
+#[test]
+fn oddities_are_warned_of_and_the_configuration_is_used() {
+    let dir = TestDir::new("config");
+    dir.write("KT", "k1 a.example:s:/k\n");
+    dir.write("ST", "*@a.example k1\n");
+    let key = "Domain a.example\nSelector s\nKeyFile /k\n";
+    let unsigned = "there is nothing to sign with, so mail is only verified: set KeyTable and SigningTable, or Domain, Selector \
+                    and KeyFile, or say Mode v";
+    for (content, wanted) in [
+        (
+            "Mode s\nMode v".to_owned(),
+            &["c:2: Mode is set already at c:1; this line counts"][..],
+        ),
+        ("Mode sv".to_owned(), &[unsigned]),
+        (
+            "Mode v\nTrustAnchorFile /etc/root.key".to_owned(),
+            &[
+                "c:2: TrustAnchorFile has no effect: DNSSEC is left to the resolver: let Nameservers name one that validates",
+            ],
+        ),
+        (
+            "Mode v\nAutoRestart yes\nRequiredHeaders no".to_owned(),
+            &[
+                "c:2: AutoRestart has no effect: use Restart= of the systemd unit",
+                "c:3: RequiredHeaders has no effect: checks of RFC 5322's field counts are the MTA's; several From fields never pass",
+            ],
+        ),
+        (
+            "Mode v\nKeyFile /k".to_owned(),
+            &["c:2: KeyFile has no effect: Mode v signs nothing"],
+        ),
+        (
+            "Mode v\nSubDomains yes".to_owned(),
+            &["c:2: SubDomains has no effect: Mode v signs nothing"],
+        ),
+        (
+            "SubDomains yes".to_owned(),
+            &[
+                "c:1: SubDomains has no effect: there is no Domain",
+                unsigned,
+            ],
+        ),
+        (
+            format!("{key}MultipleSignatures yes"),
+            &["c:4: MultipleSignatures has no effect: there is no SigningTable"],
+        ),
+        (
+            format!("{key}InternalHosts 127.0.0.1, a.example"),
+            &[
+                "c:4: InternalHosts: \"a.example\" is a domain that is signed for, but here it means the client host of that name; the \
+               list is of hosts and networks, not of mail domains",
+            ],
+        ),
+        (
+            "KeyTable file:KT\nSigningTable refile:ST\nInternalHosts a.example".to_owned(),
+            &[
+                "c:3: InternalHosts: \"a.example\" is a domain that is signed for, but here it means the client host of that name; the \
+               list is of hosts and networks, not of mail domains",
+            ],
+        ),
+        (
+            format!("{key}OversignHeaders From,Cc\nSignHeaders From"),
+            &["c:4: OversignHeaders: Cc is signed, although SignHeaders does not have it"],
+        ),
+    ] {
+        let outcome = load(&dir, &content);
+        assert_eq!(outcome.errors, [""; 0], "{content}");
+        assert_eq!(outcome.warnings, wanted, "{content}");
+    }
+}
+
+#[test]
+fn what_is_not_set_is_missed_only_if_nobody_tried_to_set_it() {
+    let dir = TestDir::new("config");
+    let no_socket = "no Socket is set, here or with -p: only sockets that the service manager hands over are listened on";
+    for (content, wanted) in [
+        ("Mode v", &[no_socket][..]),
+        ("Mode v\nSocket relative.sock", &[]),
+        ("Mode v\nSocket /s", &[]),
+        ("Mode sv\n\0", &[]),
+        ("Include not-there", &[]),
+    ] {
+        let outcome = load_with(&dir, content, &Overrides::default());
+        assert_eq!(outcome.warnings, wanted, "{content:?}");
+    }
+}
+
+#[test]
+fn others_reach_a_socket_only_by_permission() {
+    let dir = TestDir::new("config");
+    let listen = |content: &str| {
+        let content = format!("Mode v\nSyslog yes\n{content}");
+        let Outcome {
+            config,
+            errors,
+            warnings,
+        } = load_with(&dir, &content, &Overrides::default());
+        let sockets: Vec<String> = config
+            .iter()
+            .flat_map(|config| &config.service.listeners)
+            .map(|listener| format!("{} {}", listener.origin, listener.address))
+            .collect();
+        (sockets.join(", "), errors.join(", "), warnings.join(", "))
+    };
+    let (sockets, errors, warnings) =
+        listen("Socket local:/a\nSocket inet:1@localhost\nSocket inet6:2@[::1]");
+    assert_eq!(
+        sockets,
+        "c:3 local:/a, c:4 inet:1@localhost, c:5 inet6:2@[::1]"
+    );
+    assert_eq!((&*errors, &*warnings), ("", ""));
+    for reachable in [
+        "inet:1@0.0.0.0",
+        "inet:1@10.0.0.1",
+        "inet6:1@[::]",
+        "inet:1@mail.example",
+    ] {
+        let (_, errors, _) = listen(&format!("Socket {reachable}"));
+        let wanted = format!(
+            "c:3: Socket: others than this host can reach {reachable}, and the milter protocol has no auth"
+        );
+        assert!(errors.starts_with(&wanted), "{errors}");
+        let (sockets, errors, warnings) =
+            listen(&format!("Socket {reachable}\nListenAnywhere yes"));
+        assert_eq!((&*sockets, &*errors), (&*format!("c:3 {reachable}"), ""));
+        assert!(
+            warnings.contains("a firewall must keep them out"),
+            "{warnings}"
+        );
+    }
+    let (sockets, _, warnings) = listen("Socket inet:1");
+    assert_eq!(sockets, "c:3 inet:1@localhost");
+    assert!(
+        warnings.contains("a port without a host is open to this host only, as inet:1@localhost"),
+        "{warnings}"
+    );
+    let (sockets, ..) = listen("Socket inet:1\nListenAnywhere yes");
+    assert_eq!(sockets, "c:3 inet:1@0.0.0.0");
+    let (sockets, _, warnings) = listen("Socket /a\nSocket unix:/a");
+    assert_eq!(
+        (&*sockets, &*warnings),
+        (
+            "c:3 local:/a",
+            "c:4: Socket: local:/a is listened on already, by c:3"
+        )
+    );
+}
+
+#[test]
+fn errors_are_bounded_in_number_and_length() {
+    let dir = TestDir::new("config");
+    let outcome = load(&dir, &"nonsense here\n".repeat(10_000));
+    assert_eq!(
+        (
+            outcome.errors.len(),
+            outcome.errors.last().unwrap().as_str()
+        ),
+        (201, "and 9800 more errors")
+    );
+    dir.write("KT", "nonsense\n".repeat(10_000));
+    let outcome = load(&dir, "KeyTable file:KT\nSigningTable a.example=k");
+    assert_eq!(
+        (
+            outcome.errors.len(),
+            outcome.errors.last().unwrap().as_str()
+        ),
+        (21, "c:1: KeyTable: and 9980 more errors in this data set")
+    );
+    let outcome = load(
+        &dir,
+        &format!(
+            "{0} 1\nMode {0}\nSocket {0}\nMTA={0}\n{0}=1",
+            "x".repeat(60_000)
+        ),
+    );
+    assert!(
+        outcome.errors.iter().all(|error| error.len() < 400),
+        "{:?}",
+        outcome.errors
+    );
+    assert_eq!(outcome.errors.len(), 5);
+}
