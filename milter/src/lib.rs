@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod dns;
 pub mod protocol;
 mod shown;
 pub mod tables;

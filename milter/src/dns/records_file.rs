@@ -1,0 +1,605 @@
+//! Key records from a file, for tests and for verifying without a network.
+//!
+//! Two ways to write one, read by the same lines of code: [`Format::Zone`], much like a zone file, which can also say
+//! that a name fails, and [`Format::PublicKeys`], the file of OpenDKIM's `TestPublicKeys`. Everything is read and
+//! resolved at once, so an answer needs neither the file nor a runtime. A name that is not listed does not exist.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dkim_core::key_record::KeyAnswer;
+
+use super::{KeySource, LookupFuture, query_name};
+use crate::shown::cause;
+
+/// How the file is written. In both, empty lines and lines that begin with `#` say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One record a line, names taken as absolute:
+    ///
+    /// ```text
+    /// name TTL IN TXT "string" "string"...      with \" \\ and \DDD (decimal) as escapes
+    /// name TTL IN CNAME target
+    /// ! NXDOMAIN|NODATA|SERVFAIL|REFUSED|TIMEOUT name
+    /// ; a comment
+    /// ```
+    ///
+    /// A `!` line outdoes records of the same name; `TIMEOUT` fails at once. The TTL is for show. A string may be longer
+    /// than the DNS allows.
+    Zone,
+    /// `name record`, the record as it is to be read, without quotes; the first line for a name counts.
+    PublicKeys,
+}
+
+/// Key records from a file.
+#[derive(Debug)]
+pub struct RecordsFile {
+    answers: HashMap<String, Arc<KeyAnswer>>,
+    unlisted: Arc<KeyAnswer>,
+}
+
+impl RecordsFile {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// It cannot be read, or the first line in it that makes no sense.
+    pub fn read(path: &Path, format: Format) -> Result<Self, RecordsFileError> {
+        let octets = std::fs::read(path).map_err(|source| RecordsFileError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::from_octets(&octets, format, path)
+    }
+
+    /// Reads what a file holds, which is called `path` in errors.
+    ///
+    /// # Errors
+    /// The first line that makes no sense.
+    pub fn from_octets(
+        octets: &[u8],
+        format: Format,
+        path: &Path,
+    ) -> Result<Self, RecordsFileError> {
+        Self::parse(octets, format).map_err(|(line, fault)| RecordsFileError::Line {
+            path: path.to_owned(),
+            line,
+            fault,
+        })
+    }
+
+    /// What is known of the key records at `name`; the same as [`KeySource::lookup`], without waiting.
+    pub fn answer(&self, name: &str) -> Arc<KeyAnswer> {
+        let listed = query_name(name).and_then(|name| self.answers.get(&name));
+        Arc::clone(listed.unwrap_or(&self.unlisted))
+    }
+
+    fn parse(octets: &[u8], format: Format) -> Result<Self, (usize, LineFault)> {
+        let mut names = HashMap::new();
+        for (index, line) in octets.split(|&o| o == b'\n').enumerate() {
+            let line = line.trim_ascii();
+            let is_comment = match line.first() {
+                None | Some(b'#') => true,
+                Some(b';') => format == Format::Zone,
+                Some(_) => false,
+            };
+            if is_comment {
+                continue;
+            }
+            let stated = match format {
+                Format::Zone => zone_line(line),
+                Format::PublicKeys => public_key_line(line),
+            };
+            stated
+                .and_then(|(name, said)| add(&mut names, name, said, format))
+                .map_err(|fault| (index + 1, fault))?;
+        }
+        let answers = names
+            .keys()
+            .map(|name| (name.clone(), Arc::new(resolve(&names, name))))
+            .collect();
+        Ok(Self {
+            answers,
+            unlisted: Arc::new(KeyAnswer::NoName),
+        })
+    }
+}
+
+impl KeySource for RecordsFile {
+    fn lookup<'a>(&'a self, name: &'a str) -> LookupFuture<'a> {
+        Box::pin(std::future::ready(self.answer(name)))
+    }
+}
+
+/// Why a file of records cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordsFileError {
+    /// The file is not there or not for us.
+    #[error("cannot read {}: {}", path.display(), cause(source))]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A line makes no sense.
+    #[error("{}:{line}: {fault}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        fault: LineFault,
+    },
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineFault {
+    /// A name stands alone.
+    #[error("no record after the name")]
+    NoRecord,
+    /// Something else than the fields of a zone line.
+    #[error("not of the form: name TTL IN TXT \"string\"..., or: name TTL IN CNAME target")]
+    NotARecord,
+    /// A record of a type that is not read.
+    #[error("record type \"{0}\" is not read here, only TXT and CNAME")]
+    OtherType(String),
+    /// A string without quotes, or with only one.
+    #[error("a string of a TXT record must stand in quotes")]
+    Unquoted,
+    /// A backslash with nothing good after it.
+    #[error("a backslash must be followed by a character or by three digits up to 255")]
+    BadEscape,
+    /// A `!` line without a known word.
+    #[error(
+        "\"{0}\" after the exclamation mark is none of NXDOMAIN, NODATA, SERVFAIL, REFUSED, TIMEOUT"
+    )]
+    UnknownOutcome(String),
+    /// A `!` line without exactly one name.
+    #[error("not of the form: ! NXDOMAIN|NODATA|SERVFAIL|REFUSED|TIMEOUT name")]
+    NotAnOutcome,
+    /// A CNAME next to something else (RFC 1034 section 3.6.2).
+    #[error("a name with a CNAME can have no other record")]
+    CnameAndOther,
+}
+
+/// As many as name servers are trusted with.
+const MAX_CNAMES: usize = 8;
+
+/// What one line says of a name.
+enum Said {
+    Txt(Vec<u8>),
+    Cname(Vec<u8>),
+    Outcome(Outcome),
+}
+
+/// What all lines say of a name.
+enum Known {
+    Records(Vec<Vec<u8>>),
+    Cname(Vec<u8>),
+    Outcome(Outcome),
+}
+
+/// What comes in place of records.
+#[derive(Clone, Copy)]
+enum Outcome {
+    NxDomain,
+    NoData,
+    ServFail,
+    Refused,
+    Timeout,
+}
+
+fn add(
+    names: &mut HashMap<String, Known>,
+    name: &[u8],
+    said: Said,
+    format: Format,
+) -> Result<(), LineFault> {
+    // A name that the DNS cannot hold is never asked for; a test may list it to show just that.
+    let Some(name) = std::str::from_utf8(name).ok().and_then(query_name) else {
+        return Ok(());
+    };
+    match (names.get_mut(&name), said) {
+        (Some(Known::Outcome(_)), _) => {}
+        (_, Said::Outcome(outcome)) => {
+            names.insert(name, Known::Outcome(outcome));
+        }
+        (None, Said::Txt(record)) => {
+            names.insert(name, Known::Records(vec![record]));
+        }
+        (None, Said::Cname(target)) => {
+            names.insert(name, Known::Cname(target));
+        }
+        (Some(Known::Records(records)), Said::Txt(record)) => {
+            if format == Format::Zone {
+                records.push(record);
+            }
+        }
+        (Some(_), _) => return Err(LineFault::CnameAndOther),
+    }
+    Ok(())
+}
+
+fn resolve(names: &HashMap<String, Known>, name: &str) -> KeyAnswer {
+    let mut name = name.to_owned();
+    for _ in 0..=MAX_CNAMES {
+        match names.get(&name) {
+            None => return KeyAnswer::NoName,
+            Some(Known::Records(records)) => return KeyAnswer::from_txt(records),
+            Some(Known::Outcome(outcome)) => return outcome.answer(),
+            Some(Known::Cname(target)) => {
+                match std::str::from_utf8(target).ok().and_then(query_name) {
+                    Some(target) => name = target,
+                    None => return KeyAnswer::NoName,
+                }
+            }
+        }
+    }
+    KeyAnswer::Unavailable(format!("CNAMEs that do not end within {MAX_CNAMES} steps"))
+}
+
+impl Outcome {
+    fn from_word(word: &[u8]) -> Option<Self> {
+        match word.to_ascii_uppercase().as_slice() {
+            b"NXDOMAIN" => Some(Self::NxDomain),
+            b"NODATA" => Some(Self::NoData),
+            b"SERVFAIL" => Some(Self::ServFail),
+            b"REFUSED" => Some(Self::Refused),
+            b"TIMEOUT" => Some(Self::Timeout),
+            _ => None,
+        }
+    }
+
+    fn answer(self) -> KeyAnswer {
+        match self {
+            Self::NxDomain => KeyAnswer::NoName,
+            Self::NoData => KeyAnswer::NoRecord,
+            Self::ServFail => KeyAnswer::Unavailable("answered SERVFAIL".into()),
+            Self::Refused => KeyAnswer::Unavailable("answered REFUSED".into()),
+            Self::Timeout => KeyAnswer::Unavailable("no answer in time".into()),
+        }
+    }
+}
+
+fn public_key_line(line: &[u8]) -> Result<(&[u8], Said), LineFault> {
+    let (name, record) = next_word(line);
+    if record.is_empty() {
+        Err(LineFault::NoRecord)
+    } else {
+        Ok((name, Said::Txt(record.to_vec())))
+    }
+}
+
+fn zone_line(line: &[u8]) -> Result<(&[u8], Said), LineFault> {
+    if let Some(rest) = line.strip_prefix(b"!") {
+        return outcome_line(rest);
+    }
+    let (name, rest) = next_word(line);
+    let (ttl, rest) = next_word(rest);
+    let (class, rest) = next_word(rest);
+    let (kind, data) = next_word(rest);
+    if ttl.is_empty()
+        || !ttl.iter().all(u8::is_ascii_digit)
+        || !class.eq_ignore_ascii_case(b"IN")
+        || data.is_empty()
+    {
+        return Err(LineFault::NotARecord);
+    }
+    if kind.eq_ignore_ascii_case(b"TXT") {
+        Ok((name, Said::Txt(quoted_strings(data)?)))
+    } else if kind.eq_ignore_ascii_case(b"CNAME") {
+        match next_word(data) {
+            (target, b"") => Ok((name, Said::Cname(target.to_vec()))),
+            _ => Err(LineFault::NotARecord),
+        }
+    } else {
+        Err(LineFault::OtherType(
+            String::from_utf8_lossy(kind).into_owned(),
+        ))
+    }
+}
+
+fn outcome_line(rest: &[u8]) -> Result<(&[u8], Said), LineFault> {
+    let (word, rest) = next_word(rest.trim_ascii());
+    if word.is_empty() {
+        return Err(LineFault::NotAnOutcome);
+    }
+    let outcome = Outcome::from_word(word)
+        .ok_or_else(|| LineFault::UnknownOutcome(String::from_utf8_lossy(word).into_owned()))?;
+    match next_word(rest) {
+        (b"", _) => Err(LineFault::NotAnOutcome),
+        (name, b"") => Ok((name, Said::Outcome(outcome))),
+        _ => Err(LineFault::NotAnOutcome),
+    }
+}
+
+/// The strings of `data`, joined.
+fn quoted_strings(mut data: &[u8]) -> Result<Vec<u8>, LineFault> {
+    let mut joined = Vec::with_capacity(data.len());
+    while !data.is_empty() {
+        data = quoted_string(data, &mut joined)?.trim_ascii_start();
+    }
+    Ok(joined)
+}
+
+/// Adds the string at the start of `data` to `joined` and gives what follows it.
+fn quoted_string<'a>(data: &'a [u8], joined: &mut Vec<u8>) -> Result<&'a [u8], LineFault> {
+    let mut rest = data.strip_prefix(b"\"").ok_or(LineFault::Unquoted)?;
+    loop {
+        match rest {
+            [] => return Err(LineFault::Unquoted),
+            [b'"', after @ ..] => return Ok(after),
+            [b'\\', a @ b'0'..=b'9', after @ ..] => {
+                let [b @ b'0'..=b'9', c @ b'0'..=b'9', after @ ..] = after else {
+                    return Err(LineFault::BadEscape);
+                };
+                let value = [a, b, c]
+                    .iter()
+                    .fold(0, |value, &digit| 10 * value + u16::from(digit - b'0'));
+                joined.push(u8::try_from(value).map_err(|_| LineFault::BadEscape)?);
+                rest = after;
+            }
+            [b'\\'] => return Err(LineFault::BadEscape),
+            [b'\\', octet, after @ ..] | [octet, after @ ..] => {
+                joined.push(*octet);
+                rest = after;
+            }
+        }
+    }
+}
+
+/// The first word of `text`, and what follows it without the white space between.
+fn next_word(text: &[u8]) -> (&[u8], &[u8]) {
+    let end = text
+        .iter()
+        .position(u8::is_ascii_whitespace)
+        .unwrap_or(text.len());
+    (&text[..end], text[end..].trim_ascii_start())
+}
+
+#[cfg(test)]
+mod tests {
+    use dkim_core::key_record::KeyRecordError;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Records without a key will do here; each is told by why it has none.
+    fn said(file: &RecordsFile, name: &str) -> String {
+        match &*file.answer(name) {
+            KeyAnswer::Records(records) => {
+                let faults: Vec<_> = records
+                    .iter()
+                    .map(|record| record.as_ref().unwrap_err().to_string())
+                    .collect();
+                faults.join(" | ")
+            }
+            KeyAnswer::NoRecord => "no record".into(),
+            KeyAnswer::NoName => "no name".into(),
+            KeyAnswer::Unavailable(reason) => reason.clone(),
+        }
+    }
+
+    const REVOKED: &str = "key revoked (p= is empty)";
+    const UNKNOWN: &str = "unknown key type in the key record (k=)";
+
+    #[test]
+    fn a_zone_file_gives_records_names_and_failures() {
+        let text = br#"
+; a comment
+# another
+a._domainkey.example.org. 300 IN TXT "v=DKI" "M1; p" "" "="
+a._domainkey.Example.ORG 300 in txt "k=x; p=\065A"
+cut.example.org 300 IN CNAME cut2.example.org.
+cut2.example.org 300 IN CNAME a._domainkey.example.org
+dangling.example.org 300 IN CNAME nowhere.example.org
+refused.example.org 300 IN CNAME re.example.org
+loop.example.org 300 IN CNAME loop2.example.org
+loop2.example.org 300 IN CNAME loop.example.org
+sel._domainkey.b\.cher.example 300 IN TXT "p="
+! NXDOMAIN nx.example.org
+! NODATA nodata.example.org
+! SERVFAIL sf.example.org
+! refused re.example.org.
+! TIMEOUT to.example.org
+to.example.org 300 IN TXT "p="
+"#;
+        let u_label = "s._domainkey.b\u{fc}cher.example 300 IN TXT \"p=\"\r\n".as_bytes();
+        let text = [
+            text,
+            u_label,
+            b"s._domainkey.b\xffcher.example 300 IN TXT \"p=\"",
+        ]
+        .concat();
+        let file = RecordsFile::parse(&text, Format::Zone).unwrap();
+        let both = format!("{REVOKED} | {UNKNOWN}");
+        for (name, want) in [
+            ("A._DomainKey.example.org", both.as_str()),
+            ("a._domainkey.example.org.", &both),
+            ("cut.example.org", &both),
+            ("dangling.example.org", "no name"),
+            ("refused.example.org", "answered REFUSED"),
+            ("loop.example.org", "CNAMEs that do not end within 8 steps"),
+            ("nx.example.org", "no name"),
+            ("unlisted.example.org", "no name"),
+            ("sel._domainkey.b\\.cher.example", "no name"),
+            ("nodata.example.org", "no record"),
+            ("sf.example.org", "answered SERVFAIL"),
+            ("re.example.org", "answered REFUSED"),
+            ("to.example.org", "no answer in time"),
+            ("s._domainkey.xn--bcher-kva.example", REVOKED),
+            ("s._domainkey.B\u{dc}CHER.example", REVOKED),
+        ] {
+            assert_eq!(said(&file, name), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_public_keys_file_has_names_and_bare_records_of_which_the_first_counts() {
+        let text = b"# keys\n\na._domainkey.example.org  v=DKIM1; p= \n\tb.example.org\tp=;n=\"x\" # y\r\n\
+                     A._domainkey.EXAMPLE.org k=x; p=A\nc.example.org 300 IN TXT \"p=\"\n";
+        let file = RecordsFile::parse(text, Format::PublicKeys).unwrap();
+        for (name, want) in [
+            ("a._domainkey.example.org", REVOKED),
+            ("b.example.org", REVOKED),
+            ("d.example.org", "no name"),
+        ] {
+            assert_eq!(said(&file, name), want, "{name}");
+        }
+        // Taken as it stands, quotes and all: the tag is named `300 IN TXT "p`.
+        assert!(said(&file, "c.example.org").starts_with("key record syntax error"));
+    }
+
+    #[test]
+    fn a_line_without_sense_is_named() {
+        for (format, line, fault) in [
+            (Format::Zone, "a.example.org", LineFault::NotARecord),
+            (
+                Format::Zone,
+                "a.example.org 300 IN TXT",
+                LineFault::NotARecord,
+            ),
+            (
+                Format::Zone,
+                "a.example.org IN TXT \"p=\"",
+                LineFault::NotARecord,
+            ),
+            (
+                Format::Zone,
+                "a.example.org 300 CH TXT \"p=\"",
+                LineFault::NotARecord,
+            ),
+            (
+                Format::Zone,
+                "a.example.org 300 IN CNAME b c",
+                LineFault::NotARecord,
+            ),
+            (
+                Format::Zone,
+                "a.example.org 300 IN A 192.0.2.1",
+                LineFault::OtherType("A".into()),
+            ),
+            (
+                Format::Zone,
+                "a.example.org 300 IN TXT p=",
+                LineFault::Unquoted,
+            ),
+            (
+                Format::Zone,
+                "a.example.org 300 IN TXT \"p=",
+                LineFault::Unquoted,
+            ),
+            (
+                Format::Zone,
+                "a.example.org 300 IN TXT \"p=\" x",
+                LineFault::Unquoted,
+            ),
+            (
+                Format::Zone,
+                "a.example.org 300 IN TXT \"\\256\"",
+                LineFault::BadEscape,
+            ),
+            (
+                Format::Zone,
+                "a.example.org 300 IN TXT \"\\25\"",
+                LineFault::BadEscape,
+            ),
+            (
+                Format::Zone,
+                "a.example.org 300 IN TXT \"\\",
+                LineFault::BadEscape,
+            ),
+            (
+                Format::Zone,
+                "! NXDOMIAN a.example.org",
+                LineFault::UnknownOutcome("NXDOMIAN".into()),
+            ),
+            (Format::Zone, "!", LineFault::NotAnOutcome),
+            (Format::Zone, "! NXDOMAIN", LineFault::NotAnOutcome),
+            (Format::Zone, "! NXDOMAIN a b", LineFault::NotAnOutcome),
+            (
+                Format::Zone,
+                "first.example.org 300 IN CNAME b.example.org",
+                LineFault::CnameAndOther,
+            ),
+            (Format::PublicKeys, "a.example.org", LineFault::NoRecord),
+        ] {
+            let first = match format {
+                Format::Zone => "first.example.org 300 IN TXT \"p=\"",
+                Format::PublicKeys => "first.example.org p=",
+            };
+            let text = format!("{first}\n\n{line}\n{first}\n");
+            assert_eq!(
+                RecordsFile::parse(text.as_bytes(), format).unwrap_err(),
+                (3, fault),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_error_says_where() {
+        let path = std::env::temp_dir().join(format!("records-{}", std::process::id()));
+        std::fs::write(
+            &path,
+            "a.example.org 300 IN TXT \"p=\"\na.example.org 300 IN TXT p=\n",
+        )
+        .unwrap();
+        let line = RecordsFile::read(&path, Format::Zone)
+            .unwrap_err()
+            .to_string();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(
+            line,
+            format!(
+                "{}:2: a string of a TXT record must stand in quotes",
+                path.display()
+            )
+        );
+        let missing = RecordsFile::read(&path, Format::Zone).unwrap_err();
+        assert!(matches!(missing, RecordsFileError::Unreadable { .. }));
+    }
+
+    #[tokio::test]
+    async fn waiting_for_the_answer_gives_the_same() {
+        let file = RecordsFile::parse(b"a.example.org p=", Format::PublicKeys).unwrap();
+        assert!(Arc::ptr_eq(
+            &file.lookup("A.example.org").await,
+            &file.answer("a.example.org")
+        ));
+        assert!(matches!(
+            &*file.answer("a.example.org"),
+            KeyAnswer::Records(records) if matches!(records[..], [Err(KeyRecordError::Revoked)])
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_can_be_quoted(strings in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..5)) {
+            let mut line = b"a 1 IN TXT".to_vec();
+            for string in &strings {
+                line.extend(b" \"");
+                for &octet in string {
+                    match octet {
+                        b'"' | b'\\' => line.extend([b'\\', octet]),
+                        b' '..=b'~' => line.push(octet),
+                        _ => line.extend(format!("\\{octet:03}").bytes()),
+                    }
+                }
+                line.push(b'"');
+            }
+            let Ok((b"a", Said::Txt(record))) = zone_line(&line) else { panic!("not read") };
+            prop_assert_eq!(record, strings.concat());
+        }
+
+        #[test]
+        fn any_file_is_read_or_refused(text in "([a-c.! \"\\\\0-9\n]|IN|TXT|CNAME|NXDOMAIN){0,60}") {
+            for format in [Format::Zone, Format::PublicKeys] {
+                let _ = RecordsFile::parse(text.as_bytes(), format);
+            }
+        }
+    }
+}
