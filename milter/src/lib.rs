@@ -3,6 +3,10 @@
 
 pub mod config;
 pub mod dns;
+pub mod keys;
+pub mod policy;
 pub mod protocol;
+pub mod session;
+pub mod settings;
 mod shown;
 pub mod tables;

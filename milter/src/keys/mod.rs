@@ -1,0 +1,391 @@
+//! The keys that sign: those of `KeyFile` or of the key table, loaded and checked before mail arrives.
+//!
+//! Each file is read once, however many entries share it, and files are read in parallel. A key that cannot be used does
+//! not keep others from signing: it stays as an error, to be reported at start and met by its own domain's mail. Files
+//! named after the author's domain are loaded when that domain first writes, within a bound. Nothing here watches files:
+//! to reload is to make a new set. Which key signs what is for the tables and for policy.
+//!
+//! Only the first [`MAX_REPORTED`] errors and warnings are kept for the report; their number is always right.
+
+mod error;
+mod load;
+mod permissions;
+
+pub use error::{KeyError, KeyFault, KeyNote, KeyPlace, KeyWarning};
+pub use permissions::{FaultKind, PathFault, Reader, Status};
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use dkim_core::engine::{self, KeyType, SigningKey};
+
+use crate::config::{Config, SignerSource};
+use crate::tables::{InlineKey, KeyEntry, KeySource, KeyTable, Origin, SigningKeySource};
+use load::{Loaded, Loader};
+
+/// What is needed to sign: who, under which selector, with what.
+#[derive(Clone, Debug)]
+pub struct SigningIdentity {
+    /// The signing domain (`d=`), a host name.
+    pub domain: String,
+    /// The selector (`s=`).
+    pub selector: String,
+    /// The key.
+    pub key: Arc<dyn SigningKey>,
+}
+
+/// The keys of a configuration.
+#[derive(Debug)]
+pub struct KeySet {
+    loader: Loader,
+    /// The kind that `SignatureAlgorithm` asks for.
+    key_type: Option<KeyType>,
+    files: HashMap<PathBuf, Loaded>,
+    /// Keys in the table itself, by the names of their entries.
+    inline: HashMap<Box<str>, Loaded>,
+    /// Files named after authors' domains.
+    per_domain: Mutex<HashMap<PathBuf, Arc<dyn SigningKey>>>,
+    report: Report,
+}
+
+/// What was found while keys were loaded.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Keys that cannot be used.
+    pub errors: Vec<KeyError>,
+    /// How many more there are.
+    pub more_errors: usize,
+    /// What is odd.
+    pub warnings: Vec<KeyWarning>,
+    /// How many more there are.
+    pub more_warnings: usize,
+    /// How many keys can be used.
+    pub usable: usize,
+}
+
+impl KeySet {
+    /// Loads every key that `config` names, to be used, and read again on reloads, by `reader`.
+    ///
+    /// Reads files, and proves each key by a signature: about a millisecond a file and processor.
+    pub fn load(config: &Config, reader: Reader) -> Self {
+        let mut set = Self {
+            loader: Loader {
+                engine: config.engine.and_then(engine::engine_by_name),
+                reader,
+                require_safe: config.signing.require_safe_keys,
+            },
+            key_type: config.signing.key_type,
+            files: HashMap::new(),
+            inline: HashMap::new(),
+            per_domain: Mutex::default(),
+            report: Report::default(),
+        };
+        match &config.signing.signers {
+            None => {}
+            Some(SignerSource::Single(single)) => {
+                let origin = config.origin("KeyFile").cloned().unwrap_or(Origin::Default);
+                let place = KeyPlace {
+                    origin,
+                    name: None,
+                    path: Some(single.key_file.clone()),
+                };
+                set.load_files(&[(&single.key_file, place.clone())]);
+                let found = set.fit(place, None, set.file(&single.key_file));
+                set.report.count(found.err());
+            }
+            Some(SignerSource::Tables { keys, .. }) => set.load_table(keys),
+        }
+        set
+    }
+
+    /// What was found while loading.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// The key called `name` in `table`, for an author at `author_domain`, a host name in lower case.
+    ///
+    /// `None` if the table has no such name. A file named after the author's domain that was not used before is read
+    /// now: some tens of microseconds, and a millisecond if there is a key in it.
+    ///
+    /// # Errors
+    /// The key cannot be used.
+    pub fn look_up(
+        &self,
+        table: &KeyTable,
+        name: &str,
+        author_domain: &str,
+    ) -> Option<Result<SigningIdentity, KeyError>> {
+        let entry = table.look_up(name)?;
+        Some(self.identity(entry, author_domain))
+    }
+
+    /// The key in the file that `KeyFile` names.
+    ///
+    /// # Errors
+    /// The key cannot be used.
+    pub fn single(
+        &self,
+        origin: &Origin,
+        key_file: &Path,
+    ) -> Result<Arc<dyn SigningKey>, KeyError> {
+        let place = KeyPlace {
+            origin: origin.clone(),
+            name: None,
+            path: Some(key_file.to_owned()),
+        };
+        self.fit(place, None, self.file(key_file))
+    }
+
+    /// The keys, by their names, that `before` could use and this set cannot; each set with its configuration. At most
+    /// [`MAX_REPORTED`].
+    pub fn lost_since(
+        &self,
+        config: &Config,
+        before: &Self,
+        config_before: &Config,
+    ) -> Vec<KeyError> {
+        if self.report.errors.is_empty() {
+            return Vec::new();
+        }
+        match (&config.signing.signers, &config_before.signing.signers) {
+            (Some(SignerSource::Single(_)), Some(SignerSource::Single(_)))
+                if before.report.errors.is_empty() =>
+            {
+                self.report.errors.clone()
+            }
+            (
+                Some(SignerSource::Tables { keys, .. }),
+                Some(SignerSource::Tables {
+                    keys: keys_before, ..
+                }),
+            ) => {
+                let could_be_used = |name: &str| {
+                    let entry = keys_before.look_up(name);
+                    entry
+                        .and_then(|entry| before.entry(entry))
+                        .is_some_and(|loaded| loaded.is_ok())
+                };
+                keys.entries()
+                    .filter_map(|entry| {
+                        self.entry(entry)?
+                            .err()
+                            .filter(|_| could_be_used(&entry.name))
+                    })
+                    .take(MAX_REPORTED)
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn identity(&self, entry: &KeyEntry, author_domain: &str) -> Result<SigningIdentity, KeyError> {
+        let choice = entry.for_author(author_domain).map_err(|fault| KeyError {
+            key: place(entry, None),
+            fault: Arc::new(fault.into()),
+            others: 0,
+        })?;
+        let (path, loaded) = match &choice.source {
+            SigningKeySource::File(path) => (Some(&**path), self.file(path)),
+            SigningKeySource::Inline(key) => (None, self.inline_key(&entry.name, key)),
+        };
+        let key = self.fit(place(entry, path), choice.key_type, loaded)?;
+        Ok(SigningIdentity {
+            domain: choice.domain.into_owned(),
+            selector: choice.selector.to_owned(),
+            key,
+        })
+    }
+
+    /// `loaded`, if it is of the kind that was asked for: by its table entry, or else by the option.
+    fn fit(
+        &self,
+        key: KeyPlace,
+        by_table: Option<KeyType>,
+        loaded: Loaded,
+    ) -> Result<Arc<dyn SigningKey>, KeyError> {
+        let fault = match (loaded, by_table.or(self.key_type)) {
+            (Ok(ready), Some(wanted)) if ready.key_type() != wanted => {
+                Arc::new(KeyFault::WrongType {
+                    found: ready.key_type(),
+                    wanted,
+                    by_table: by_table.is_some(),
+                })
+            }
+            (Ok(ready), _) => return Ok(ready),
+            (Err(fault), _) => fault,
+        };
+        Err(KeyError {
+            key,
+            fault,
+            others: 0,
+        })
+    }
+
+    /// The key in the file at `path`. One that was not loaded before mail arrived is loaded when it is first asked for;
+    /// of these only keys are remembered, for a fault may be mended meanwhile.
+    fn file(&self, path: &Path) -> Loaded {
+        if let Some(loaded) = self.files.get(path) {
+            return loaded.clone();
+        }
+        let cache = || {
+            self.per_domain
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some(key) = cache().get(path) {
+            return Ok(Arc::clone(key));
+        }
+        let (loaded, _) = self.loader.load_file(path);
+        if let Ok(key) = &loaded {
+            let mut cache = cache();
+            if cache.len() >= MAX_PER_DOMAIN {
+                cache.clear();
+            }
+            cache.insert(path.to_owned(), Arc::clone(key));
+        }
+        loaded
+    }
+
+    fn inline_key(&self, name: &str, key: &InlineKey) -> Loaded {
+        match self.inline.get(name) {
+            Some(loaded) => loaded.clone(),
+            None => self.loader.load_text(key.text()).0,
+        }
+    }
+
+    fn load_table(&mut self, table: &KeyTable) {
+        let mut seen = HashSet::new();
+        let mut files = Vec::new();
+        for entry in table.entries() {
+            match &entry.source {
+                KeySource::File(path) if seen.insert(path) => {
+                    files.push((&**path, place(entry, Some(path))))
+                }
+                KeySource::Inline(key) if !self.inline.contains_key(&entry.name) => {
+                    let (loaded, notes) = self.loader.load_text(key.text());
+                    for note in notes {
+                        self.report.warn(place(entry, None), note);
+                    }
+                    self.inline.insert(entry.name.clone(), loaded);
+                }
+                KeySource::File(_) | KeySource::Inline(_) | KeySource::FilePerDomain { .. } => {}
+            }
+        }
+        self.load_files(&files);
+        for entry in table.entries() {
+            if let Some(loaded) = self.entry(entry) {
+                self.report.count(loaded.err());
+            }
+        }
+    }
+
+    /// The key of `entry`, unless which one that is depends on the author.
+    fn entry(&self, entry: &KeyEntry) -> Option<Result<Arc<dyn SigningKey>, KeyError>> {
+        let (path, loaded) = match &entry.source {
+            KeySource::File(path) => (Some(&**path), self.file(path)),
+            KeySource::Inline(key) => (None, self.inline_key(&entry.name, key)),
+            KeySource::FilePerDomain { .. } => return None,
+        };
+        Some(self.fit(place(entry, path), entry.key_type, loaded))
+    }
+
+    /// Loads `files`, on as many threads as there are processors.
+    fn load_files(&mut self, files: &[(&Path, KeyPlace)]) {
+        let loader = &self.loader;
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut found = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                match files.get(index) {
+                    Some((path, _)) => found.push((index, loader.load_file(path))),
+                    None => return found,
+                }
+            }
+        };
+        let threads = thread::available_parallelism()
+            .map_or(1, NonZero::get)
+            .min(files.len());
+        let mut found: Vec<_> = if threads <= 1 {
+            work()
+        } else {
+            thread::scope(|scope| {
+                let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+                // A thread that came to grief leaves files out; they are loaded when they are asked for.
+                threads
+                    .into_iter()
+                    .filter_map(|thread| thread.join().ok())
+                    .flatten()
+                    .collect()
+            })
+        };
+        found.sort_unstable_by_key(|(index, _)| *index);
+        let mut told = HashSet::new();
+        for (index, (loaded, notes)) in found {
+            let (path, place) = &files[index];
+            for note in notes {
+                // One directory is on the way to many files.
+                let is_new = match &note {
+                    KeyNote::Path(fault) | KeyNote::LostOnReload(fault) => {
+                        told.insert((fault.path.clone(), fault.kind))
+                    }
+                    KeyNote::Short { .. } => true,
+                };
+                if is_new {
+                    self.report.warn(place.clone(), note);
+                }
+            }
+            self.files.insert((*path).to_owned(), loaded);
+        }
+    }
+}
+
+impl Report {
+    /// Counts a key that can be used, or the error that it cannot.
+    fn count(&mut self, error: Option<KeyError>) {
+        let Some(error) = error else {
+            self.usable += 1;
+            return;
+        };
+        let shares = |known: &&mut KeyError| {
+            error.key.path.is_some() && Arc::ptr_eq(&known.fault, &error.fault)
+        };
+        if let Some(known) = self.errors.iter_mut().find(shares) {
+            known.others += 1;
+        } else if self.errors.len() < MAX_REPORTED {
+            self.errors.push(error);
+        } else {
+            self.more_errors += 1;
+        }
+    }
+
+    fn warn(&mut self, key: KeyPlace, note: KeyNote) {
+        if self.warnings.len() < MAX_REPORTED {
+            self.warnings.push(KeyWarning { key, note });
+        } else {
+            self.more_warnings += 1;
+        }
+    }
+}
+
+fn place(entry: &KeyEntry, path: Option<&Path>) -> KeyPlace {
+    KeyPlace {
+        origin: entry.origin.clone(),
+        name: Some(entry.name.clone()),
+        path: path.map(Path::to_owned),
+    }
+}
+
+/// How many errors, and how many warnings, are told.
+pub const MAX_REPORTED: usize = 100;
+
+/// How many keys of files named after domains are remembered: some megabytes.
+const MAX_PER_DOMAIN: usize = 4096;
+
+#[cfg(test)]
+mod tests;

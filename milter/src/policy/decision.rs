@@ -1,0 +1,319 @@
+//! Sign, verify or leave alone (RFC 6376 sections 5.1 and 6).
+//!
+//! Mail is signed when it comes from somebody we speak for (an internal host, an authenticated client, what the options
+//! `MTA` and `MacroList` name) and its author's domain has a key; other mail is verified. The author is whoever From
+//! names: the null sender of a bounce and the login of a submitter decide nothing.
+
+use crate::config::{Config, SignerSource, SingleKey};
+use crate::keys::SigningIdentity;
+use crate::settings::Settings;
+use crate::tables::{KeyTable, Origin, SignerChoice, to_host_name};
+use dkim_core::address::{Mailbox, message_authors};
+use dkim_core::domain_name::is_within;
+use dkim_core::message::HeaderFields;
+use dkim_core::signature::Identity;
+use std::fmt;
+use std::net::IpAddr;
+
+/// What is known of a message at the end of its header.
+pub struct Facts<'a> {
+    /// The client's name as the MTA verified it.
+    pub client_name: &'a [u8],
+    /// The client's address, if it has one.
+    pub client_address: Option<IpAddr>,
+    /// The value of a macro, by its name without braces.
+    pub macros: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+    /// A recipient that `DontSignMailTo` names.
+    pub exempt_recipient: Option<&'a str>,
+    /// The header.
+    pub header: &'a HeaderFields,
+}
+
+/// What is done with a message.
+#[derive(Debug)]
+pub enum Decision {
+    /// It is signed, once for each order.
+    Sign {
+        /// The signatures wanted, the first to end on top.
+        orders: Vec<Order>,
+        /// Why we speak for it.
+        trust: Trust,
+        /// The author's address, for people to read.
+        author: String,
+    },
+    /// It is verified; why it was not signed, if it might have been.
+    Verify {
+        /// The reason, in one line.
+        unsigned: Option<String>,
+    },
+    /// Nothing is done but for removing forged results; why.
+    LeaveAlone {
+        /// The reason, in one line.
+        reason: String,
+    },
+    /// It should be signed and cannot be; why.
+    CannotSign {
+        /// The reason, in one line.
+        reason: String,
+    },
+}
+
+/// One signature that is wanted.
+#[derive(Debug)]
+pub struct Order {
+    /// Key, domain and selector.
+    pub signer: SigningIdentity,
+    /// What `i=` is to say.
+    pub identity: Option<Identity>,
+}
+
+/// Why we speak for a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Its client is in `InternalHosts`.
+    InternalHost,
+    /// Its client has authenticated.
+    Authenticated {
+        /// The login's name.
+        login: String,
+    },
+    /// It came in by a listener that `MTA` names.
+    Listener(String),
+    /// A macro has a value that `MacroList` names.
+    Macro,
+}
+
+impl fmt::Display for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InternalHost => f.write_str("internal host"),
+            Self::Authenticated { login } if login.is_empty() => f.write_str("authenticated"),
+            Self::Authenticated { login } => write!(f, "authenticated as {login}"),
+            Self::Listener(name) => write!(f, "MTA {name}"),
+            Self::Macro => f.write_str("MacroList"),
+        }
+    }
+}
+
+/// Whether mail from this client is passed on without a look (`PeerList`).
+pub fn is_peer(settings: &Settings, client_name: &[u8], client_address: Option<IpAddr>) -> bool {
+    settings
+        .config
+        .selection
+        .peer_list
+        .contains(Some(client_name), client_address)
+}
+
+/// Decides on a message.
+pub fn decide(settings: &Settings, facts: &Facts<'_>) -> Decision {
+    let config = &settings.config;
+    if let Ok(author) = author(facts.header)
+        && config
+            .selection
+            .exempt_domains
+            .contains(author.host.as_bytes())
+    {
+        let reason = format!("{} is in ExemptDomains", author.host);
+        return Decision::LeaveAlone { reason };
+    }
+    let unsigned = match (config.mode.sign, trust(config, facts)) {
+        (false, _) => None,
+        (true, None) => external_sender(settings, facts),
+        (true, Some(trust)) => match orders(settings, facts) {
+            Ok((orders, author)) => {
+                return Decision::Sign {
+                    orders,
+                    trust,
+                    author,
+                };
+            }
+            Err(Unsigned::Because(reason)) => Some(reason),
+            Err(Unsigned::KeyFault(reason)) => return Decision::CannotSign { reason },
+        },
+    };
+    if config.mode.verify {
+        Decision::Verify { unsigned }
+    } else {
+        let reason =
+            unsigned.unwrap_or_else(|| "client is external, and Mode is to sign only".into());
+        Decision::LeaveAlone { reason }
+    }
+}
+
+/// Why a message is not signed.
+enum Unsigned {
+    /// Nobody wants it signed.
+    Because(String),
+    /// Its key cannot be used.
+    KeyFault(String),
+}
+
+fn trust(config: &Config, facts: &Facts<'_>) -> Option<Trust> {
+    let selection = &config.selection;
+    let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
+    if let Some(name) = (facts.macros)(b"daemon_name")
+        && selection.mta.contains(name)
+    {
+        return Some(Trust::Listener(text(name)));
+    }
+    if selection
+        .macro_list
+        .matches(|name| (facts.macros)(name.as_bytes()))
+    {
+        return Some(Trust::Macro);
+    }
+    if selection
+        .internal_hosts
+        .contains(Some(facts.client_name), facts.client_address)
+    {
+        return Some(Trust::InternalHost);
+    }
+    let authenticated = (facts.macros)(b"auth_type").is_some_and(|kind| !kind.is_empty());
+    authenticated.then(|| Trust::Authenticated {
+        login: (facts.macros)(b"auth_authen").map(text).unwrap_or_default(),
+    })
+}
+
+/// A stranger who writes as one of ours may be a submitter whom nobody configured: worth a word in the log.
+fn external_sender(settings: &Settings, facts: &Facts<'_>) -> Option<String> {
+    let author = author(facts.header).ok()?;
+    let selection = &settings.config.selection;
+    let is_ours = match &settings.config.signing.signers {
+        None => false,
+        Some(SignerSource::Single(single)) => single.signing_domain(&author.host).is_some(),
+        Some(SignerSource::Tables { signing, .. }) => {
+            !signing.look_up(&author.local_part, &author.host).is_empty()
+        }
+    };
+    let may_be = selection
+        .external_ignore_list
+        .contains(Some(facts.client_name), facts.client_address);
+    (is_ours && !may_be).then(|| format!("external client sends as {}", author.host))
+}
+
+/// The signatures wanted, and the author they are for.
+fn orders(settings: &Settings, facts: &Facts<'_>) -> Result<(Vec<Order>, String), Unsigned> {
+    let author = author(facts.header).map_err(Unsigned::Because)?;
+    if let Some(recipient) = facts.exempt_recipient {
+        let reason = format!("recipient {recipient} is in DontSignMailTo");
+        return Err(Unsigned::Because(reason));
+    }
+    let orders = match &settings.config.signing.signers {
+        None => Err(Unsigned::Because("no key is configured".into())),
+        Some(SignerSource::Single(single)) => {
+            single_order(settings, single, &author).map(|order| vec![order])
+        }
+        Some(SignerSource::Tables { signing, keys }) => {
+            let choices = signing.look_up(&author.local_part, &author.host);
+            if choices.is_empty() {
+                let reason = format!("no entry for {} in SigningTable", author.host);
+                return Err(Unsigned::Because(reason));
+            }
+            choices
+                .iter()
+                .map(|choice| table_order(settings, keys, choice, &author))
+                .collect()
+        }
+    };
+    orders.map(|orders| (orders, author.shown))
+}
+
+fn single_order(
+    settings: &Settings,
+    single: &SingleKey,
+    author: &Author,
+) -> Result<Order, Unsigned> {
+    let domain = single
+        .signing_domain(&author.host)
+        .ok_or_else(|| Unsigned::Because(format!("{} is not in Domain", author.host)))?;
+    let origin = settings
+        .config
+        .origin("KeyFile")
+        .unwrap_or(&Origin::Default);
+    let key = settings
+        .keys
+        .single(origin, &single.key_file)
+        .map_err(|fault| Unsigned::KeyFault(fault.to_string()))?;
+    let signer = SigningIdentity {
+        domain: domain.to_owned(),
+        selector: single.selector.clone(),
+        key,
+    };
+    // RFC 6376 section 3.10: the parent's key signs for a domain beneath it in the name of that domain.
+    let identity = (domain != author.host).then(|| Identity {
+        local_part: Vec::new(),
+        domain: author.host.clone(),
+    });
+    Ok(Order { signer, identity })
+}
+
+fn table_order(
+    settings: &Settings,
+    table: &KeyTable,
+    choice: &SignerChoice<'_>,
+    author: &Author,
+) -> Result<Order, Unsigned> {
+    let signer = settings
+        .keys
+        .look_up(table, &choice.key_name, &author.host)
+        .ok_or_else(|| {
+            let reason = format!(
+                "{}: KeyTable has no key {:?}",
+                choice.origin, choice.key_name
+            );
+            Unsigned::KeyFault(reason)
+        })?
+        .map_err(|fault| Unsigned::KeyFault(fault.to_string()))?;
+    let identity = choice
+        .identity
+        .as_deref()
+        .and_then(|identity| to_identity(identity, &signer.domain));
+    Ok(Order { signer, identity })
+}
+
+/// `[local-part]@domain`, unless it lies outside the signing domain, where `i=` may not be.
+fn to_identity(text: &str, signing_domain: &str) -> Option<Identity> {
+    let (local_part, domain) = text.rsplit_once('@')?;
+    is_within(domain.as_bytes(), signing_domain.as_bytes()).then(|| Identity {
+        local_part: local_part.as_bytes().to_vec(),
+        domain: domain.to_owned(),
+    })
+}
+
+/// The author as tables know one.
+struct Author {
+    local_part: Vec<u8>,
+    /// A host name in lower case, U-labels turned into A-labels.
+    host: String,
+    /// The address, for people to read.
+    shown: String,
+}
+
+/// The author of a message, if there is one for whom it can be signed.
+fn author(header: &HeaderFields) -> Result<Author, String> {
+    let fields = header.named("From").map(|field| field.value());
+    let mailboxes = message_authors(fields).map_err(|fault| fault.to_string())?;
+    let mut authors = mailboxes.iter().map(to_author);
+    let first = authors.next().ok_or("message has no author")??;
+    for other in authors {
+        if other?.host != first.host {
+            return Err("authors of different domains".into());
+        }
+    }
+    Ok(first)
+}
+
+fn to_author(mailbox: &Mailbox) -> Result<Author, String> {
+    let domain = mailbox.domain_name().map_err(|fault| fault.to_string())?;
+    let host = std::str::from_utf8(domain).ok().and_then(to_host_name);
+    Ok(Author {
+        local_part: mailbox.local_part.clone(),
+        host: host.ok_or_else(|| {
+            format!(
+                "author's domain {:?} is not a host name",
+                String::from_utf8_lossy(domain)
+            )
+        })?,
+        shown: mailbox.to_string(),
+    })
+}

@@ -1,0 +1,593 @@
+//! One message, from MAIL to the answer at its end.
+//!
+//! At the end of the header policy decides once; then the body goes into the hashes it is wanted for, and at its end
+//! the message waits for keys, checks or signatures, within one deadline. Whatever fails, there is an answer.
+
+use super::report;
+use super::signing::Signing;
+use super::step::{Step, Told, temp_fail};
+use super::{Now, Surroundings, Work};
+use crate::policy::{Answer, Decision, Facts, Occasion, Order, Trust, answer_on, decide, judge};
+use crate::protocol::negotiation::action;
+use crate::protocol::reply_code::ReplyCode;
+use crate::settings::Settings;
+use dkim_core::engine::SigningError;
+use dkim_core::key_record::KeyAnswer;
+use dkim_core::message::HeaderFields;
+use dkim_core::signature::FIELD_NAME;
+use dkim_core::verifier::{Check, CheckOutcome, Verdict, Verifier};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An MTA that waits is told at least so often that there is more to come; Sendmail gives up after 10 s.
+const PROGRESS_EVERY: Duration = Duration::from_secs(4);
+
+/// One message.
+pub(super) struct Message {
+    id: u64,
+    settings: Arc<Settings>,
+    sender: Vec<u8>,
+    /// A recipient that `DontSignMailTo` names.
+    exempt_recipient: Option<String>,
+    header: HeaderFields,
+    /// Why the message cannot be judged.
+    spoiled: Option<(Occasion, String)>,
+    authserv_id: String,
+    /// The Authentication-Results fields that claim to be ours, counted from 1 at the top.
+    forged: Vec<u32>,
+    phase: Phase,
+}
+
+enum Phase {
+    Header,
+    Signing(Box<Signing>),
+    Verifying(Box<Verifying>),
+    /// Nothing but forged results is touched.
+    Alone {
+        reason: String,
+        weight: Weight,
+    },
+    Over,
+}
+
+/// What the line about a message weighs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    /// It was accepted, which `SyslogSuccess` may keep out of the log.
+    Success,
+    /// It was not accepted as it is.
+    Refusal,
+    /// Somebody here should look into it.
+    Warning,
+}
+
+struct Verifying {
+    verifier: Verifier,
+    /// Why the message was not signed, if it might have been.
+    unsigned: Option<String>,
+    unanswered: usize,
+    deadline: Duration,
+    wait: Wait,
+}
+
+#[derive(PartialEq, Eq)]
+enum Wait {
+    /// For the end of the body.
+    Body,
+    /// For key records.
+    Keys,
+    /// For so many checks.
+    Checks(usize),
+}
+
+impl Message {
+    pub(super) fn new(
+        id: u64,
+        settings: Arc<Settings>,
+        sender: &[u8],
+        header: HeaderFields,
+    ) -> Self {
+        Self {
+            id,
+            settings,
+            sender: sender.to_vec(),
+            exempt_recipient: None,
+            header,
+            spoiled: None,
+            authserv_id: String::new(),
+            forged: Vec::new(),
+            phase: Phase::Header,
+        }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn into_header(self) -> HeaderFields {
+        self.header
+    }
+
+    /// Whether the end has come and answers have not.
+    pub(super) fn is_waiting(&self) -> bool {
+        match &self.phase {
+            Phase::Signing(signing) => signing.deadline().is_some(),
+            Phase::Verifying(verifying) => verifying.wait != Wait::Body,
+            Phase::Header | Phase::Alone { .. } | Phase::Over => false,
+        }
+    }
+
+    /// Whether the MTA has its answer.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// Whether the body matters.
+    pub(super) fn wants_body(&self) -> bool {
+        match &self.phase {
+            Phase::Signing(_) => true,
+            Phase::Verifying(verifying) => verifying.verifier.wants_body(),
+            Phase::Header | Phase::Alone { .. } | Phase::Over => false,
+        }
+    }
+
+    pub(super) fn recipient(&mut self, address: &[u8]) {
+        if self.exempt_recipient.is_none()
+            && self
+                .settings
+                .config
+                .selection
+                .dont_sign_mail_to
+                .contains(address)
+        {
+            self.exempt_recipient = Some(String::from_utf8_lossy(address).into_owned());
+        }
+    }
+
+    /// Takes a field; `space` stands between the colon and `value`.
+    pub(super) fn header_field(&mut self, name: &[u8], space: &[u8], value: &[u8]) {
+        if self.spoiled.is_some() {
+            return;
+        }
+        let limit = self.settings.config.selection.maximum_header_octets;
+        if self.header.octets() + name.len() + value.len() + 4 > limit {
+            let why = format!("header is larger than {limit} octets (MaximumHeaders)");
+            self.spoiled = Some((Occasion::Security, why));
+        } else {
+            self.header.push(name, space, value);
+        }
+    }
+
+    /// The MTA said something that cannot be read: the message cannot be judged.
+    pub(super) fn spoil(&mut self, why: String) {
+        self.spoiled.get_or_insert((Occasion::InternalError, why));
+    }
+
+    pub(super) fn end_of_header(&mut self, around: Surroundings<'_>, now: Now) -> Step {
+        if !matches!(self.phase, Phase::Header) {
+            return Step::tell(Told::Continue);
+        }
+        if let Some((occasion, why)) = self.spoiled.take() {
+            return self.refuse_or_leave(occasion, &why, around);
+        }
+        let settings = self.settings.clone();
+        self.authserv_id = settings.authserv_id(around.macros.get(b"j"));
+        if around.negotiated.may(action::CHGHDRS) {
+            let others = &settings.config.verifying.remove_results_of;
+            self.forged = report::forged_results(&self.header, &self.authserv_id, others);
+        }
+        let decision = decide(
+            &settings,
+            &Facts {
+                client_name: &around.client.name,
+                client_address: around.client.address,
+                macros: &|name| around.macros.get(name),
+                exempt_recipient: self.exempt_recipient.as_deref(),
+                header: &self.header,
+            },
+        );
+        match decision {
+            Decision::Sign {
+                orders,
+                trust,
+                author,
+            } => self.start_signing(orders, trust, author, around, now),
+            Decision::Verify { unsigned } => self.start_verifying(unsigned, now),
+            Decision::LeaveAlone { reason } => self.leave_alone(reason, Weight::Success, around),
+            Decision::CannotSign { reason } => {
+                self.refuse_or_leave(Occasion::InternalError, &reason, around)
+            }
+        }
+    }
+
+    pub(super) fn body(&mut self, chunk: &[u8]) {
+        match &mut self.phase {
+            Phase::Signing(signing) => signing.body(chunk),
+            Phase::Verifying(verifying) => verifying.verifier.body(chunk),
+            Phase::Header | Phase::Alone { .. } | Phase::Over => (),
+        }
+    }
+
+    pub(super) fn end_of_body(&mut self, around: Surroundings<'_>, now: Now) -> Step {
+        if let Some((occasion, why)) = self.spoiled.take() {
+            return self.refuse(occasion, &why, &[], around);
+        }
+        match &mut self.phase {
+            Phase::Header => self.refuse(
+                Occasion::InternalError,
+                "message without an end of header",
+                &[],
+                around,
+            ),
+            Phase::Signing(signing) => Step {
+                work: signing.end_body(self.id, &self.header, now),
+                wake_at: Some(now.monotonic + PROGRESS_EVERY),
+                ..Step::default()
+            },
+            Phase::Verifying(verifying)
+                if verifying.unanswered > 0 && verifying.verifier.wants_body() =>
+            {
+                verifying.wait = Wait::Keys;
+                Step {
+                    wake_at: Some(verifying.deadline.min(now.monotonic + PROGRESS_EVERY)),
+                    ..Step::default()
+                }
+            }
+            Phase::Verifying(_) => self.check(around),
+            Phase::Alone { reason, weight } => {
+                let (line, weight) = (format!("left alone: {reason}"), *weight);
+                self.finish(Answer::Accept, Vec::new(), &line, weight, around)
+            }
+            Phase::Over => Step::tell(Told::Continue),
+        }
+    }
+
+    pub(super) fn key_answer(
+        &mut self,
+        index: usize,
+        answer: Arc<KeyAnswer>,
+        around: Surroundings<'_>,
+        now: Now,
+    ) -> Step {
+        let Phase::Verifying(verifying) = &mut self.phase else {
+            return Step::default();
+        };
+        if matches!(verifying.wait, Wait::Checks(_)) || now.monotonic > verifying.deadline {
+            return Step::default();
+        }
+        verifying.verifier.answer(index, answer);
+        verifying.unanswered = verifying.unanswered.saturating_sub(1);
+        let is_complete = verifying.unanswered == 0 || !verifying.verifier.wants_body();
+        if is_complete && verifying.wait == Wait::Keys {
+            self.check(around)
+        } else {
+            Step::default()
+        }
+    }
+
+    pub(super) fn signed(
+        &mut self,
+        index: usize,
+        result: Result<Vec<u8>, SigningError>,
+        around: Surroundings<'_>,
+    ) -> Step {
+        if let Phase::Signing(signing) = &mut self.phase {
+            signing.signed(index, result);
+            if signing.is_complete() {
+                return self.finish_signing(around);
+            }
+        }
+        Step::default()
+    }
+
+    pub(super) fn checked(
+        &mut self,
+        check: &Check,
+        outcome: CheckOutcome,
+        around: Surroundings<'_>,
+    ) -> Step {
+        match &mut self.phase {
+            Phase::Verifying(verifying) => {
+                let Wait::Checks(left) = &mut verifying.wait else {
+                    return Step::default();
+                };
+                verifying.verifier.checked(check, outcome);
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    return self.finish_verifying(around);
+                }
+            }
+            Phase::Signing(signing) => {
+                signing.checked(check, outcome);
+                if signing.is_complete() {
+                    return self.finish_signing(around);
+                }
+            }
+            Phase::Header | Phase::Alone { .. } | Phase::Over => (),
+        }
+        Step::default()
+    }
+
+    pub(super) fn wake(&mut self, around: Surroundings<'_>, now: Now) -> Step {
+        let deadline = match &self.phase {
+            Phase::Verifying(verifying) if verifying.wait == Wait::Keys => Some(verifying.deadline),
+            Phase::Signing(signing) => signing.deadline(),
+            _ => None,
+        };
+        let Some(deadline) = deadline else {
+            return Step::default();
+        };
+        if now.monotonic >= deadline {
+            return match self.phase {
+                Phase::Signing(_) => self.finish_signing(around),
+                _ => self.check(around),
+            };
+        }
+        let mut step = Step {
+            wake_at: Some(deadline.min(now.monotonic + PROGRESS_EVERY)),
+            ..Step::default()
+        };
+        if around.negotiated.progress {
+            step.answers.push(Told::Progress);
+        }
+        step
+    }
+
+    fn start_signing(
+        &mut self,
+        orders: Vec<Order>,
+        trust: Trust,
+        author: String,
+        around: Surroundings<'_>,
+        now: Now,
+    ) -> Step {
+        if !around.negotiated.may(action::ADDHDRS) {
+            let why = "the MTA does not let a milter add header fields";
+            return self.refuse_or_leave(Occasion::InternalError, why, around);
+        }
+        match Signing::start(&self.header, orders, trust, author, &self.settings, now) {
+            Ok(signing) => {
+                self.phase = Phase::Signing(Box::new(signing));
+                Step::tell(Told::Continue)
+            }
+            Err(error) => {
+                self.refuse_or_leave(Occasion::SignatureError, &error.to_string(), around)
+            }
+        }
+    }
+
+    fn start_verifying(&mut self, unsigned: Option<String>, now: Now) -> Step {
+        let config = &self.settings.config;
+        let verifier = Verifier::new(&self.header, &self.settings.verifier, Some(now.unix));
+        let names = verifier.to_look_up().iter().enumerate();
+        let work = names.map(|(index, name)| Work::LookUp {
+            message: self.id,
+            index,
+            name: name.clone(),
+            timeout: config.dns.timeout,
+        });
+        let work: Vec<Work> = work.collect();
+        self.phase = Phase::Verifying(Box::new(Verifying {
+            unanswered: work.len(),
+            verifier,
+            unsigned,
+            deadline: now.monotonic + config.dns.timeout,
+            wait: Wait::Body,
+        }));
+        Step {
+            answers: vec![Told::Continue],
+            work,
+            wake_at: None,
+        }
+    }
+
+    fn leave_alone(&mut self, reason: String, weight: Weight, around: Surroundings<'_>) -> Step {
+        if self.forged.is_empty() {
+            let line = format!("left alone: {reason}");
+            self.log(&line, weight, around);
+            self.phase = Phase::Over;
+            return Step::tell(Told::Accept);
+        }
+        self.phase = Phase::Alone { reason, weight };
+        Step::tell(Told::Continue)
+    }
+
+    /// The keys are there, or their time is over: hands out the checks.
+    fn check(&mut self, around: Surroundings<'_>) -> Step {
+        let Phase::Verifying(verifying) = &mut self.phase else {
+            return Step::default();
+        };
+        let checks = verifying.verifier.to_check(&self.header);
+        if checks.is_empty() {
+            return self.finish_verifying(around);
+        }
+        verifying.wait = Wait::Checks(checks.len());
+        let message = self.id;
+        Step {
+            work: checks
+                .into_iter()
+                .map(|check| Work::Check { message, check })
+                .collect(),
+            ..Step::default()
+        }
+    }
+
+    fn finish_signing(&mut self, around: Surroundings<'_>) -> Step {
+        let Phase::Signing(signing) = std::mem::replace(&mut self.phase, Phase::Over) else {
+            return Step::default();
+        };
+        let signed = match signing.finish(&self.header) {
+            Ok(signed) => signed,
+            Err(why) => return self.refuse(Occasion::InternalError, &why, &[], around),
+        };
+        let line = report::signed_line(&signed, &self.sender, around.client);
+        for note in &signed.notes {
+            self.note(note, around);
+        }
+        for name in self.settings.fields.left_out(&self.header) {
+            self.note(
+                &format!("{name} has a line over 998 octets and was not signed"),
+                around,
+            );
+        }
+        let weight = match signed.broken {
+            Some(_) => Weight::Warning,
+            None => Weight::Success,
+        };
+        // The last goes in first: each goes on top of those before it.
+        let values = signed.values.into_iter().rev();
+        let inserted = values
+            .map(|value| (FIELD_NAME, value.into_bytes()))
+            .collect();
+        self.finish(Answer::Accept, inserted, &line, weight, around)
+    }
+
+    fn finish_verifying(&mut self, around: Surroundings<'_>) -> Step {
+        let Phase::Verifying(verifying) = std::mem::replace(&mut self.phase, Phase::Over) else {
+            return Step::default();
+        };
+        let verdicts = verifying.verifier.verdicts(&self.header);
+        let settings = self.settings.clone();
+        let occasion = judge(&verdicts);
+        let answer = match occasion {
+            None => Answer::Accept,
+            Some(occasion) => answer_on(
+                &settings.config.actions,
+                occasion,
+                &verdicts,
+                &report::first_reason(&verdicts),
+            ),
+        };
+        let mut inserted = Vec::new();
+        let author_fault = report::author_fault(&self.header);
+        if !verdicts.is_empty()
+            || settings.config.verifying.always_add_results
+            || author_fault.is_some()
+        {
+            let value =
+                report::results_value(&self.authserv_id, &verdicts, author_fault.as_deref());
+            inserted.push((report::RESULTS_NAME, value));
+        }
+        let line = report::verified_line(
+            &verdicts,
+            author_fault.as_deref(),
+            verifying.unsigned.as_deref(),
+            occasion,
+            &answer,
+        );
+        let weight = match answer {
+            Answer::Accept => Weight::Success,
+            _ => Weight::Refusal,
+        };
+        self.finish(answer, inserted, &line, weight, around)
+    }
+
+    /// An occasion at the end of the header: refuses at once, or leaves the message alone if that is what is configured.
+    fn refuse_or_leave(&mut self, occasion: Occasion, why: &str, around: Surroundings<'_>) -> Step {
+        match answer_on(&self.settings.config.actions, occasion, &[], why) {
+            Answer::Accept => {
+                let reason = format!("{why} ({})", occasion.option());
+                self.leave_alone(reason, Weight::Warning, around)
+            }
+            Answer::Quarantine(_) => {
+                self.spoiled = Some((occasion, why.to_owned()));
+                self.phase = Phase::Alone {
+                    reason: why.to_owned(),
+                    weight: Weight::Refusal,
+                };
+                Step::tell(Told::Continue)
+            }
+            Answer::Discard | Answer::Reject(..) | Answer::TempFail(..) => {
+                self.refuse(occasion, why, &[], around)
+            }
+        }
+    }
+
+    /// An occasion that ends the message.
+    fn refuse(
+        &mut self,
+        occasion: Occasion,
+        why: &str,
+        verdicts: &[Verdict],
+        around: Surroundings<'_>,
+    ) -> Step {
+        let answer = answer_on(&self.settings.config.actions, occasion, verdicts, why);
+        let line = format!(
+            "{}: {why} ({})",
+            report::outcome(&answer),
+            occasion.option()
+        );
+        // Going on as if nothing were wrong is what is configured, not what is well.
+        let weight = match answer {
+            Answer::Accept => Weight::Warning,
+            _ => Weight::Refusal,
+        };
+        self.finish(answer, Vec::new(), &line, weight, around)
+    }
+
+    fn finish(
+        &mut self,
+        answer: Answer,
+        inserted: Vec<(&'static str, Vec<u8>)>,
+        line: &str,
+        weight: Weight,
+        around: Surroundings<'_>,
+    ) -> Step {
+        self.phase = Phase::Over;
+        self.log(line, weight, around);
+        let mut answers = Vec::new();
+        if matches!(answer, Answer::Accept | Answer::Quarantine(_)) {
+            // From the bottom up: Postfix numbers anew after each deletion, Sendmail does not.
+            let forged = self.forged.iter().rev();
+            answers.extend(forged.map(|&index| Told::Delete {
+                index,
+                name: report::RESULTS_NAME,
+            }));
+            if around.negotiated.may(action::ADDHDRS) {
+                let fields = inserted.into_iter();
+                answers.extend(fields.map(|(name, value)| Told::Insert { name, value }));
+            }
+        }
+        let last = match answer {
+            Answer::Accept => Told::Continue,
+            Answer::Discard => Told::Discard,
+            Answer::Quarantine(reason) if around.negotiated.may(action::QUARANTINE) => {
+                answers.push(Told::Quarantine(reason));
+                Told::Continue
+            }
+            Answer::Quarantine(_) => temp_fail("4.7.0", "message would have been quarantined"),
+            Answer::Reject(enhanced, text) => {
+                ReplyCode::new(550, enhanced, text).map_or(Told::Reject, Told::Code)
+            }
+            Answer::TempFail(enhanced, text) => temp_fail(enhanced, text),
+        };
+        answers.push(last);
+        Step {
+            answers,
+            ..Step::default()
+        }
+    }
+
+    /// The one line about a message.
+    fn log(&self, line: &str, weight: Weight, around: Surroundings<'_>) {
+        let id = report::queue_id(around.macros);
+        match weight {
+            Weight::Success if !self.settings.config.logging.successes => {
+                tracing::debug!(target: "message", "{id}: {line}");
+            }
+            Weight::Success | Weight::Refusal => {
+                tracing::info!(target: "message", "{id}: {line}");
+            }
+            Weight::Warning => tracing::warn!(target: "message", "{id}: {line}"),
+        }
+    }
+
+    /// Something else worth knowing of a message.
+    fn note(&self, what: &str, around: Surroundings<'_>) {
+        if self.settings.config.logging.why {
+            tracing::info!(target: "message", "{}: note: {what}", report::queue_id(around.macros));
+        } else {
+            tracing::debug!(target: "message", "{}: note: {what}", report::queue_id(around.macros));
+        }
+    }
+}
