@@ -4,8 +4,10 @@
 pub mod config;
 pub mod dns;
 pub mod keys;
+pub mod log;
 pub mod policy;
 pub mod protocol;
+pub mod server;
 pub mod session;
 pub mod settings;
 mod shown;

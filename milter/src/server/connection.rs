@@ -1,0 +1,479 @@
+//! One connection from its first octet to its last: reads frames, gives the session its commands, carries out what comes
+//! back.
+//!
+//! All that one read brings is answered by one write. A body chunk is answered before it is hashed, so that the MTA
+//! prepares the next one meanwhile. Software keys sign and check here and now; DNS look-ups run as tasks of their own and
+//! end with the connection. While the end of a message waits for answers no command is taken, but a little is read, to
+//! notice when the MTA hangs up.
+//!
+//! Failing: what does not read as milter packets, an MTA that falls silent within a packet or takes no answer, and a panic
+//! close this connection and nothing else; after a panic the command at hand is answered with TEMPFAIL first.
+
+use std::future::{pending, poll_fn};
+use std::io;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dkim_core::engine::SigningError;
+use dkim_core::key_record::KeyAnswer;
+use dkim_core::verifier::CheckOutcome;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+use super::read_buffer::ReadBuffer;
+use super::stream::Stream;
+use super::{Phase, Seat, Shared};
+use crate::dns::KeySource;
+use crate::protocol::command::{Command, code};
+use crate::protocol::frame::{DEFAULT_LIMIT, Decoded, Frame};
+use crate::protocol::reply::Reply;
+use crate::session::{Actions, Now, Session, Work};
+
+/// Serves one MTA until either side is done.
+pub(super) struct Connection {
+    stream: Stream,
+    session: Session,
+    shared: Arc<Shared>,
+    phase: watch::Receiver<Phase>,
+    input: ReadBuffer,
+    actions: Actions,
+    lookups: JoinSet<Answer>,
+    /// Given back when the connection ends, however it does.
+    _seat: Seat,
+    /// When the session wants to be woken.
+    wake_at: Option<Instant>,
+    /// When something was read last.
+    heard_at: Instant,
+    timer: Pin<Box<Sleep>>,
+    /// The last command, to know what a panic leaves unanswered.
+    last_command: u8,
+    /// Whether anything was written since the last read.
+    has_answered: bool,
+}
+
+/// A message, a place in its list of names, and what is known of the name there.
+type Answer = (u64, usize, Arc<KeyAnswer>);
+
+/// Why a connection ends.
+#[derive(Debug)]
+enum Ending {
+    /// The session says so.
+    Over,
+    /// The MTA has closed it.
+    HungUp,
+    /// The MTA was silent for too long.
+    Silence,
+    /// The MTA takes no answers.
+    Stuck,
+    /// No milter packet.
+    NotMilter,
+    /// The socket failed.
+    Failed(io::Error),
+    /// Something panicked.
+    Panicked,
+    /// The daemon ends.
+    Stopped,
+}
+
+/// What a connection waited for.
+enum Event {
+    Read(io::Result<usize>),
+    Answered(Option<Answer>),
+    Timer,
+    Phase,
+}
+
+impl Connection {
+    /// `refusal` is why no message is taken, if so.
+    pub(super) fn new(
+        stream: Stream,
+        shared: Arc<Shared>,
+        phase: watch::Receiver<Phase>,
+        seat: Seat,
+        refusal: Option<&'static str>,
+    ) -> Self {
+        let mut session = Session::new(Arc::clone(&shared.settings));
+        if let Some(why) = refusal {
+            session.refuse_messages(why);
+        }
+        let heard_at = Instant::now();
+        Self {
+            stream,
+            session,
+            timer: Box::pin(sleep_until(heard_at + shared.patience.idle)),
+            shared,
+            phase,
+            input: ReadBuffer::new(),
+            actions: Actions::default(),
+            lookups: JoinSet::new(),
+            _seat: seat,
+            wake_at: None,
+            heard_at,
+            last_command: code::QUIT,
+            has_answered: true,
+        }
+    }
+
+    /// Serves the connection to its end, which is logged.
+    pub(super) async fn serve(mut self) {
+        let ending = match self.run().await {
+            ControlFlow::Break(ending) => ending,
+            ControlFlow::Continue(never) => match never {},
+        };
+        match ending {
+            Ending::Over | Ending::HungUp | Ending::Stopped => {
+                tracing::debug!("connection closed: {ending:?}")
+            }
+            Ending::NotMilter => tracing::debug!("not a milter packet: connection closed"),
+            Ending::Silence | Ending::Stuck if !self.session.in_message() => {
+                tracing::debug!("connection closed: {ending:?}");
+            }
+            Ending::Silence => {
+                tracing::warn!("connection closed within a message: the MTA fell silent")
+            }
+            Ending::Stuck => {
+                tracing::warn!("connection closed within a message: the MTA took no answer")
+            }
+            Ending::Failed(error) => tracing::debug!("connection closed: {error}"),
+            Ending::Panicked => tracing::error!("connection closed: internal error, logged above"),
+        }
+    }
+
+    async fn run(&mut self) -> ControlFlow<Ending, std::convert::Infallible> {
+        self.change_phase()?;
+        loop {
+            let wanted = self.carry_out_frames().await?;
+            self.flush().await?;
+            if self.actions.close {
+                return ControlFlow::Break(Ending::Over);
+            }
+            if *self.phase.borrow() >= Phase::Refusing
+                && !self.session.in_message()
+                && !self.session.is_busy()
+            {
+                return ControlFlow::Break(Ending::Stopped);
+            }
+            if !self.has_answered {
+                self.stream.quick_ack();
+            }
+            if !self.session.in_message() {
+                self.input.shrink();
+                self.shrink_output();
+            }
+            match self.wait(wanted).await {
+                Event::Read(Ok(0)) => return ControlFlow::Break(Ending::HungUp),
+                Event::Read(Ok(_)) => {
+                    self.heard_at = Instant::now();
+                    self.has_answered = false;
+                }
+                Event::Read(Err(error)) => return ControlFlow::Break(Ending::Failed(error)),
+                Event::Answered(Some((message, index, answer))) => {
+                    self.tell(|session, now, actions| {
+                        session.key_answer(message, index, answer, now, actions)
+                    })
+                    .await?;
+                }
+                Event::Answered(None) => {}
+                Event::Timer => self.timer_rang().await?,
+                Event::Phase => self.change_phase()?,
+            }
+        }
+    }
+
+    /// Gives the session every frame that is there, as long as it takes commands; how many octets the next frame needs.
+    async fn carry_out_frames(&mut self) -> ControlFlow<Ending, usize> {
+        while !self.session.is_busy() && !self.actions.close {
+            match self.input.decode(DEFAULT_LIMIT) {
+                Decoded::Frame(frame) => {
+                    self.carry_out(&frame).await?;
+                    self.input.consume(&frame);
+                }
+                Decoded::NeedMore { total } => return ControlFlow::Continue(total),
+                Decoded::TooLarge { .. } | Decoded::Empty => {
+                    return ControlFlow::Break(Ending::NotMilter);
+                }
+            }
+        }
+        ControlFlow::Continue(0)
+    }
+
+    async fn carry_out(&mut self, frame: &Frame) -> ControlFlow<Ending> {
+        self.last_command = frame.command;
+        let now = self.shared.now();
+        let data = self.input.data(&frame.data);
+        let command = Command::parse(frame.command, data).map_err(|fault| (frame.command, fault));
+        let chunk = matches!(command, Ok(Command::Body(_)));
+        let survived = survives(&mut self.session, &mut self.actions, |session, actions| {
+            session.command(command, now, actions);
+        });
+        if !survived {
+            return self.panicked(is_answered(frame.command)).await;
+        }
+        if chunk {
+            // The answer first: the MTA works while we hash.
+            self.flush().await?;
+            let chunk = self.input.data(&frame.data);
+            if !survives(&mut self.session, &mut self.actions, |session, _| {
+                session.body(chunk)
+            }) {
+                return self.panicked(false).await;
+            }
+        }
+        self.work().await
+    }
+
+    /// Tells the session of an event that is no command, and does what follows.
+    async fn tell(
+        &mut self,
+        event: impl FnOnce(&mut Session, Now, &mut Actions),
+    ) -> ControlFlow<Ending> {
+        let now = self.shared.now();
+        let awaits_end = self.session.is_busy() && self.last_command == code::BODYEOB;
+        let event = |session: &mut Session, actions: &mut Actions| event(session, now, actions);
+        if !survives(&mut self.session, &mut self.actions, event) {
+            return self.panicked(awaits_end).await;
+        }
+        self.work().await
+    }
+
+    /// Does the work that the session has handed out, until there is no more.
+    async fn work(&mut self) -> ControlFlow<Ending> {
+        loop {
+            if let Some(at) = self.actions.wake_at.take() {
+                self.wake_at = Some(self.shared.started + at);
+            }
+            let work = std::mem::take(&mut self.actions.work);
+            if work.is_empty() {
+                return ControlFlow::Continue(());
+            }
+            for piece in work {
+                self.work_on(piece).await?;
+            }
+        }
+    }
+
+    async fn work_on(&mut self, piece: Work) -> ControlFlow<Ending> {
+        let awaits_end = self.last_command == code::BODYEOB;
+        let shared = Arc::clone(&self.shared);
+        let (session, actions) = (&mut self.session, &mut self.actions);
+        let survived = match piece {
+            Work::LookUp {
+                message,
+                index,
+                name,
+                timeout,
+            } => {
+                let source = Arc::clone(&self.shared.state.load().key_records);
+                self.lookups.spawn(async move {
+                    let answer = look_up(source, name, timeout).await;
+                    (message, index, answer)
+                });
+                return ControlFlow::Continue(());
+            }
+            Work::Sign {
+                message,
+                index,
+                key,
+                octets,
+            } => {
+                let result = catch_unwind(AssertUnwindSafe(|| key.sign(&octets)))
+                    .unwrap_or_else(|_| Err(SigningError(ENGINE_PANICKED.to_owned())));
+                survives(session, actions, |session, actions| {
+                    session.signed(message, index, result, actions);
+                })
+            }
+            Work::Check { message, check } => {
+                let engine = shared.state.load().settings.engine();
+                let outcome = catch_unwind(AssertUnwindSafe(|| check.run(engine)))
+                    .unwrap_or_else(|_| CheckOutcome::Unusable(ENGINE_PANICKED.to_owned()));
+                survives(session, actions, |session, actions| {
+                    session.checked(message, &check, outcome, actions);
+                })
+            }
+        };
+        if survived {
+            ControlFlow::Continue(())
+        } else {
+            self.panicked(awaits_end).await
+        }
+    }
+
+    /// Writes all that is due in one go.
+    async fn flush(&mut self) -> ControlFlow<Ending> {
+        if self.actions.replies.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        let written = timeout(
+            self.shared.patience.write,
+            self.stream.write_all(&self.actions.replies),
+        )
+        .await;
+        self.actions.replies.clear();
+        self.has_answered = true;
+        match written {
+            Ok(Ok(())) => ControlFlow::Continue(()),
+            Ok(Err(error)) => ControlFlow::Break(Ending::Failed(error)),
+            Err(_) => ControlFlow::Break(Ending::Stuck),
+        }
+    }
+
+    /// The session cannot be trusted any more: answers what is unanswered, and ends.
+    async fn panicked(&mut self, is_unanswered: bool) -> ControlFlow<Ending> {
+        if is_unanswered {
+            Reply::TempFail.encode(false, &mut self.actions.replies);
+        }
+        self.flush().await?;
+        ControlFlow::Break(Ending::Panicked)
+    }
+
+    async fn wait(&mut self, wanted: usize) -> Event {
+        self.set_timer();
+        let can_read = !self.session.is_busy() || self.input.len() < READ_AHEAD;
+        let Self {
+            stream,
+            input,
+            lookups,
+            timer,
+            phase,
+            ..
+        } = self;
+        tokio::select! {
+            read = stream.read(input.room(wanted)), if can_read => Event::Read(read),
+            answer = lookups.join_next(), if !lookups.is_empty() => Event::Answered(answer.and_then(Result::ok)),
+            () = timer.as_mut() => Event::Timer,
+            () = changed(phase) => Event::Phase,
+        }
+    }
+
+    /// Makes sure that the timer rings in time. Ringing too early does no harm, so that it need not be set for each
+    /// packet anew.
+    fn set_timer(&mut self) {
+        let silence = self.silent_until();
+        let wanted = self.wake_at.map_or(silence, |wake_at| wake_at.min(silence));
+        if wanted < self.timer.deadline() || self.timer.is_elapsed() {
+            self.timer.as_mut().reset(wanted);
+        }
+    }
+
+    /// When the MTA has been silent for too long. One that waits for us is not silent.
+    fn silent_until(&self) -> Instant {
+        let patience = &self.shared.patience;
+        let is_within_packet = self.input.len() > 0 && !self.session.is_busy();
+        self.heard_at
+            + if is_within_packet {
+                patience.packet
+            } else {
+                patience.idle
+            }
+    }
+
+    async fn timer_rang(&mut self) -> ControlFlow<Ending> {
+        let now = Instant::now();
+        if self.wake_at.is_some_and(|at| at <= now) {
+            self.wake_at = None;
+            return self.tell(Session::wake).await;
+        }
+        if self.silent_until() <= now {
+            return ControlFlow::Break(Ending::Silence);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn change_phase(&mut self) -> ControlFlow<Ending> {
+        match *self.phase.borrow_and_update() {
+            Phase::Serving => {}
+            Phase::Refusing => self
+                .session
+                .refuse_messages("this service is being stopped"),
+            Phase::Closing => return ControlFlow::Break(Ending::Stopped),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn shrink_output(&mut self) {
+        if self.actions.replies.capacity() > LARGE_OUTPUT {
+            self.actions.replies = Vec::new();
+        }
+    }
+}
+
+impl Shared {
+    /// The time as the session wants it.
+    fn now(&self) -> Now {
+        Now {
+            monotonic: self.started.elapsed(),
+            unix: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+        }
+    }
+}
+
+/// Whether `event` gets through without a panic; one that does not leaves no answers behind.
+fn survives(
+    session: &mut Session,
+    actions: &mut Actions,
+    event: impl FnOnce(&mut Session, &mut Actions),
+) -> bool {
+    let due = actions.replies.len();
+    let done = catch_unwind(AssertUnwindSafe(|| event(session, actions)));
+    if done.is_err() {
+        actions.replies.truncate(due);
+    }
+    done.is_ok()
+}
+
+/// Never fails and never panics; takes no longer than `patience`.
+async fn look_up(source: Arc<dyn KeySource>, name: String, patience: Duration) -> Arc<KeyAnswer> {
+    let mut lookup = source.lookup(&name);
+    let guarded = poll_fn(|context| {
+        catch_unwind(AssertUnwindSafe(|| lookup.as_mut().poll(context))).unwrap_or_else(|_| {
+            Poll::Ready(Arc::new(KeyAnswer::Unavailable(
+                "internal error in the resolver".to_owned(),
+            )))
+        })
+    });
+    timeout(patience, guarded).await.unwrap_or_else(|_| {
+        Arc::new(KeyAnswer::Unavailable(
+            "no answer from the DNS in time".to_owned(),
+        ))
+    })
+}
+
+/// The next change of phase; none comes once the server is gone.
+async fn changed(phase: &mut watch::Receiver<Phase>) {
+    if phase.changed().await.is_err() {
+        pending().await
+    }
+}
+
+/// Whether a command is mostly answered; header fields and body chunks are mostly not.
+fn is_answered(command: u8) -> bool {
+    matches!(
+        command,
+        code::CONNECT
+            | code::HELO
+            | code::MAIL
+            | code::RCPT
+            | code::DATA
+            | code::EOH
+            | code::BODYEOB
+            | code::UNKNOWN
+    )
+}
+
+const ENGINE_PANICKED: &str = "internal error in the engine";
+
+/// How much is read ahead while a message's end waits for answers.
+const READ_AHEAD: usize = 4096;
+
+/// Larger output buffers are given back between messages.
+const LARGE_OUTPUT: usize = 1024;
+
+#[cfg(test)]
+mod tests;

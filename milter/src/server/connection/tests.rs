@@ -1,0 +1,165 @@
+//! Connections over socket pairs: what one read and one write hold, panics, MTAs that do not listen.
+
+use super::*;
+use crate::config::{Config, Overrides};
+use crate::dns::{Format, RecordsFile};
+use crate::keys::{KeySet, Reader};
+use crate::server::{Census, Patience, State};
+use crate::settings::Settings;
+use crate::tables::test_dir::TestDir;
+use arc_swap::ArcSwap;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+
+/// An MTA's end of a connection that is being served; the settings, with `options`, can be asked for `calls` times
+/// before a panic. With sockets of the kind SEQPACKET each write at one end is one read at the other.
+fn serve(kind: SocketType, options: &[String], calls: usize, patience: Patience) -> UnixStream {
+    let overrides = Overrides {
+        set: options.to_vec(),
+        ..Overrides::default()
+    };
+    let (config, _) = Config::load(None, &overrides).unwrap();
+    let keys = KeySet::load(&config, Reader::current());
+    let settings = Arc::new(Settings::new(config, keys, "host.example".to_owned()).unwrap());
+    let key_records = RecordsFile::from_octets(b"", Format::PublicKeys, "none".as_ref()).unwrap();
+    let state = State {
+        settings: Arc::clone(&settings),
+        key_records: Arc::new(key_records),
+    };
+    let called = AtomicUsize::new(0);
+    let shared = Arc::new(Shared {
+        state: Arc::new(ArcSwap::from_pointee(state)),
+        settings: Arc::new(move || {
+            assert!(
+                called.fetch_add(1, Ordering::Relaxed) < calls,
+                "as the test wants it"
+            );
+            Arc::clone(&settings)
+        }),
+        patience,
+        started: Instant::now(),
+        census: Arc::default(),
+        most_connections: 10,
+    });
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, kind, SocketFlags::NONBLOCK, None).unwrap();
+    let [ours, theirs] = [ours, theirs].map(|end| UnixStream::from_std(end.into()).unwrap());
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let seat = Census::enter(&shared.census);
+    let connection = Connection::new(Stream::Unix(theirs), shared, phases, seat, None);
+    tokio::spawn(async move {
+        let _phase = phase;
+        connection.serve().await;
+    });
+    ours
+}
+
+#[tokio::test]
+async fn all_answers_to_one_read_are_one_write() {
+    let dir = TestDir::new("connection");
+    let key = dir.write(
+        "key",
+        include_bytes!("../../../../dkim-core/tests/data/keys/rsa2048.pem"),
+    );
+    let options = [
+        "Domain=example.com".to_owned(),
+        "Selector=s".to_owned(),
+        format!("KeyFile={}", key.display()),
+        "RequireSafeKeys=no".to_owned(),
+    ];
+    let mut mta = serve(
+        SocketType::SEQPACKET,
+        &options,
+        usize::MAX,
+        Patience::default(),
+    );
+    let mut buffer = vec![0; 10_000];
+    let connect = b"\0\0\0\x10Cx\x004\0\x00127.0.0.1\0";
+    let envelope = b"\0\0\0\x05M<a>\0\0\0\0\x05R<b>\0";
+    for (commands, wanted) in [
+        (&[OPTNEG, connect].concat()[..], &b"\0\0\0\x01c"[..]),
+        (envelope, b"\0\0\0\x01c\0\0\0\x01c"),
+        (
+            b"\0\0\0\x17LFrom\0 <a@example.com>\0\0\0\0\x01N",
+            b"\0\0\0\x01c",
+        ),
+        (b"\0\0\0\x04Bx\r\n\0\0\0\x01E", b"\0\0\0\x01c"),
+        (
+            &[&b"\0\0\0\x01A"[..], envelope].concat(),
+            b"\0\0\0\x01c\0\0\0\x01c",
+        ),
+    ] {
+        mta.write_all(commands).await.unwrap();
+        let body_first = commands.contains(&b'B') && commands.ends_with(b"E");
+        if body_first {
+            // Before the chunk is hashed.
+            assert_eq!(read(&mta, &mut buffer).await, b"\0\0\0\x01c");
+        }
+        let answer = read(&mta, &mut buffer).await;
+        assert!(
+            answer.ends_with(wanted),
+            "{}",
+            String::from_utf8_lossy(answer)
+        );
+        let is_signed = answer.windows(14).any(|window| window == b"DKIM-Signature");
+        assert_eq!(is_signed, body_first);
+    }
+}
+
+/// What one read gives. (Tokio's own takes a short read for the last one, which it is of streams only.)
+async fn read<'b>(mta: &UnixStream, buffer: &'b mut [u8]) -> &'b [u8] {
+    let read = mta.async_io(Interest::READABLE, || {
+        Ok(recv(mta, &mut *buffer, RecvFlags::empty())?.0)
+    });
+    let octets = timeout(Duration::from_secs(10), read).await;
+    &buffer[..octets.expect("an answer must come").unwrap()]
+}
+
+const OPTNEG: &[u8] = b"\0\0\0\x0dO\0\0\0\x06\0\0\x01\xff\0\x1f\xff\xff";
+
+#[tokio::test]
+async fn a_panic_is_answered_with_tempfail_and_ends_the_connection() {
+    for (commands, wanted) in [
+        (
+            &[OPTNEG, b"\0\0\0\x04CxU\0", b"\0\0\0\x05M<a>\0"].concat()[..],
+            &b"\0\0\0\x01c\0\0\0\x01t"[..],
+        ),
+        (&[OPTNEG, b"\0\0\0\x04CxU\0"].concat(), b"\0\0\0\x01c"),
+    ] {
+        let mut mta = serve(SocketType::STREAM, &[], 2, Patience::default());
+        mta.write_all(commands).await.unwrap();
+        let mut answers = vec![0; 4096];
+        let mut octets = 0;
+        while !answers[..octets].ends_with(wanted) {
+            let read = timeout(Duration::from_secs(10), mta.read(&mut answers[octets..])).await;
+            let read = read.unwrap().unwrap();
+            assert!(read > 0, "{:?}", &answers[..octets]);
+            octets += read;
+        }
+        if wanted.ends_with(b"t") {
+            assert_eq!(mta.read(&mut answers).await.unwrap(), 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_mta_that_takes_no_answers_is_hung_up_on() {
+    let write = Duration::from_millis(200);
+    let mut mta = serve(
+        SocketType::STREAM,
+        &[],
+        2,
+        Patience {
+            write,
+            ..Patience::default()
+        },
+    );
+    mta.write_all(OPTNEG).await.unwrap();
+    let helo = b"\0\0\0\x03Hx\0".repeat(1000);
+    let talking = async { while mta.write_all(&helo).await.is_ok() {} };
+    timeout(Duration::from_secs(10), talking)
+        .await
+        .expect("must be hung up on");
+}

@@ -1,0 +1,412 @@
+//! The server as a program: from its arguments to its exit code.
+//!
+//! In this order: configuration, tables, keys; background; signals; sockets; PID file; privileges dropped; the event loop;
+//! ready. What is wrong until then is told on standard error and ends it with an exit code of sysexits.h. Afterwards SIGTERM and SIGINT drain (a second one stops at once), SIGHUP and SIGUSR1 reload.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustix::fs::Mode;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use super::reload::counted;
+use super::{
+    FileOptions, Listener, LoadError, Loaded, Options, Patience, Source, Stop, background,
+    privileges, run, service_manager,
+};
+use crate::config::{Config, Overrides, Service};
+use crate::log::{DEVICE, Destination, Log};
+use crate::shown::{cause, one_line};
+
+pub use background::FLAG as BACKGROUND_FLAG;
+
+/// The program's arguments.
+#[derive(Clone, Debug, Default)]
+pub struct Arguments {
+    /// `-x`: the configuration file.
+    pub config: Option<PathBuf>,
+    /// `--set` and `-p`.
+    pub overrides: Overrides,
+    /// `-f`: stay in the foreground, whatever `Background` says.
+    pub foreground: bool,
+    /// `-n`: check, and do no more.
+    pub check: bool,
+    /// `-v`: log debug lines too.
+    pub verbose: bool,
+    /// This process was started to serve in the background.
+    pub in_background: bool,
+}
+
+/// Does what `arguments` say, and returns when it is done; to be called once, by a process with one thread.
+pub fn main(arguments: &Arguments) -> ExitCode {
+    let source = Source {
+        path: configuration_file(arguments),
+        overrides: arguments.overrides.clone(),
+    };
+    if arguments.check {
+        return check(&source);
+    }
+    let log = match Log::start() {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(SOFTWARE);
+        }
+    };
+    log.set_verbose(arguments.verbose);
+    match serve(source, arguments, &log) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            tracing::error!("not started: {}", failure.message);
+            if arguments.in_background {
+                // Whoever waits at the terminal does not read syslog.
+                log.redirect(Destination::StandardError);
+                tracing::error!("not started: {}", failure.message);
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Why the daemon does not start.
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn new(code: u8, message: impl ToString) -> Self {
+        Self {
+            code,
+            message: message.to_string(),
+        }
+    }
+}
+
+/// Exit codes, by their names in sysexits.h.
+const UNAVAILABLE: u8 = 69;
+const SOFTWARE: u8 = 70;
+const OSERR: u8 = 71;
+const CANTCREAT: u8 = 73;
+const NOPERM: u8 = 77;
+const CONFIG: u8 = 78;
+
+/// Where the configuration is looked for, the second being OpenDKIM's.
+const CONFIGURATION_FILES: [&str; 2] = ["/etc/dkim-milter.conf", "/etc/opendkim.conf"];
+
+/// The file that was asked for, or the first there is; as it is found from anywhere.
+fn configuration_file(arguments: &Arguments) -> Option<PathBuf> {
+    match &arguments.config {
+        Some(path) => Some(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+        None => CONFIGURATION_FILES
+            .iter()
+            .map(PathBuf::from)
+            .find(|path| path.exists()),
+    }
+}
+
+/// `-n`: tells what is wrong and odd, keys included.
+fn check(source: &Source) -> ExitCode {
+    let (errors, warnings) = match source.load() {
+        Ok(loaded) => (loaded.key_errors, loaded.warnings),
+        Err(LoadError { errors, warnings }) => (errors, warnings),
+    };
+    for warning in &warnings {
+        eprintln!("warning: {}", one_line(warning));
+    }
+    for error in &errors {
+        eprintln!("error: {}", one_line(error));
+    }
+    let checked = one_line(&told_path(source));
+    if errors.is_empty() {
+        println!(
+            "{checked}: no errors, {}",
+            counted(warnings.len(), "warning")
+        );
+        ExitCode::SUCCESS
+    } else {
+        println!(
+            "{checked}: {}, {}",
+            counted(errors.len(), "error"),
+            counted(warnings.len(), "warning")
+        );
+        ExitCode::from(CONFIG)
+    }
+}
+
+fn told_path(source: &Source) -> String {
+    match &source.path {
+        Some(path) => path.display().to_string(),
+        None => format!(
+            "no configuration file ({} is not there)",
+            CONFIGURATION_FILES.join(" or ")
+        ),
+    }
+}
+
+fn serve(source: Source, arguments: &Arguments, log: &Log) -> Result<u8, Failure> {
+    if arguments.in_background {
+        background::detach();
+    }
+    let loaded = source.load().map_err(|LoadError { errors, warnings }| {
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        for error in &errors {
+            tracing::error!("{error}");
+        }
+        Failure::new(
+            CONFIG,
+            format!(
+                "{} in {}",
+                counted(errors.len(), "error"),
+                told_path(&source)
+            ),
+        )
+    })?;
+    let settings = Arc::clone(&loaded.state.settings);
+    let service = &settings.config.service;
+    if service.background && !arguments.foreground && !arguments.in_background {
+        return background::start().map_err(|error| Failure::new(OSERR, error));
+    }
+    if let Some(run_as) = &loaded.run_as {
+        // Before sockets and keys are blamed for what the other user could have done.
+        run_as
+            .may_be_assumed()
+            .map_err(|error| Failure::new(NOPERM, error))?;
+    }
+    let loaded_before = told(loaded, arguments, &settings.config, log);
+    tracing::info!("configuration: {}", told_path(&source));
+    if let Some(mask) = service.umask {
+        rustix::process::umask(Mode::from_raw_mode(mask));
+    }
+    let most_connections = privileges::raise_descriptor_limit();
+    let wanted = service.maximum_connections;
+    if most_connections < wanted {
+        tracing::warn!(
+            "the limit on open files allows {most_connections} connections, not the {wanted} of MaximumConnections; \
+             LimitNOFILE or ulimit -n raises it"
+        );
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(OSERR, error))?;
+    // Who sees the socket may send signals: from here on they are kept until they can be obeyed.
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::new().map_err(|error| Failure::new(OSERR, error))?
+    };
+    let listeners = open_listeners(service, &loaded_before)?;
+    let pid_file = service.pid_file.as_deref().map(PidFile::write).transpose();
+    let _pid_file =
+        pid_file.map_err(|error| Failure::new(CANTCREAT, format!("PidFile: {error}")))?;
+    if let Some(run_as) = &loaded_before.run_as {
+        run_as
+            .assume()
+            .map_err(|error| Failure::new(NOPERM, error))?;
+    }
+    if rustix::process::geteuid().is_root() {
+        tracing::warn!("running as root, which is not needed: set UserID to a user of its own");
+    }
+    let options = Options {
+        patience: Patience::default(),
+        most_connections,
+        loader: Arc::new(move || source.load()),
+    };
+    let in_background = arguments.in_background;
+    let ended = runtime.block_on(until_stopped(
+        signals,
+        listeners,
+        loaded_before.state,
+        options,
+        in_background,
+    ));
+    // Not waiting for a reload that may be under way.
+    runtime.shutdown_background();
+    ended.map_err(|error| Failure::new(OSERR, error))?;
+    tracing::info!("stopped");
+    Ok(0)
+}
+
+/// Tells what was found while loading where it is read: on standard error, and in the background's log.
+fn told(loaded: Loaded, arguments: &Arguments, config: &Config, log: &Log) -> Loaded {
+    loaded.tell();
+    if arguments.in_background {
+        let logging = &config.logging;
+        if logging.syslog && !Path::new(DEVICE).exists() {
+            tracing::warn!(
+                "there is no {DEVICE}: nothing is logged until a syslog daemon runs; -f logs to standard error"
+            );
+        }
+        log.redirect(if logging.syslog {
+            Destination::Syslog {
+                facility: logging.facility.code,
+                name: logging.name.clone(),
+            }
+        } else {
+            Destination::Nowhere
+        });
+        loaded.tell();
+    }
+    loaded
+}
+
+/// The sockets that were handed over, or else those of the configuration.
+fn open_listeners(service: &Service, loaded: &Loaded) -> Result<Vec<Listener>, Failure> {
+    let unavailable = |error| Failure::new(UNAVAILABLE, error);
+    let mut listeners = Listener::inherited().map_err(unavailable)?;
+    if listeners.is_empty() {
+        let options = FileOptions {
+            umask: service.umask,
+            owner: loaded
+                .run_as
+                .as_ref()
+                .filter(|run_as| !run_as.is_current())
+                .map(|run_as| run_as.owner()),
+        };
+        for wanted in &service.listeners {
+            listeners.extend(Listener::open(wanted, options).map_err(unavailable)?);
+        }
+    } else if !service.listeners.is_empty() {
+        tracing::info!("Socket is not used: the service manager has handed sockets over");
+    }
+    if listeners.is_empty() {
+        return Err(Failure::new(
+            CONFIG,
+            "no socket to listen on: set Socket, or give -p",
+        ));
+    }
+    for listener in &listeners {
+        tracing::info!("listening on {listener}");
+        if listener.is_open_to_others() {
+            let address = listener.address();
+            tracing::warn!(
+                "{address} can be reached from other hosts: whoever connects there can have mail signed"
+            );
+        }
+        if listener.is_private() {
+            let address = listener.address();
+            tracing::warn!(
+                "{address} is for its owner only; for an MTA under another user set UMask, to 007 for its group"
+            );
+        }
+    }
+    Ok(listeners)
+}
+
+async fn until_stopped(
+    signals: Signals,
+    listeners: Vec<Listener>,
+    state: super::State,
+    options: Options,
+    in_background: bool,
+) -> io::Result<()> {
+    let (stop, stopped) = watch::channel(Stop::No);
+    let (reload, reloads) = mpsc::channel(1);
+    let status = state.status();
+    tokio::spawn(signals.obey(stop, reload));
+    tokio::spawn(service_manager::feed_watchdog());
+    if in_background {
+        background::ready()?;
+    }
+    tracing::info!("ready: {status}");
+    service_manager::ready(&status);
+    run(
+        listeners,
+        Arc::new(ArcSwap::from_pointee(state)),
+        options,
+        reloads,
+        stopped,
+    )
+    .await
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+    user: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+            user: signal(SignalKind::user_defined1())?,
+        })
+    }
+
+    async fn obey(mut self, stop: watch::Sender<Stop>, reload: mpsc::Sender<()>) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => obey_stop(&stop),
+                _ = self.interrupt.recv() => obey_stop(&stop),
+                // If one is waiting to be carried out already, it will do.
+                _ = self.hang_up.recv() => drop(reload.try_send(())),
+                _ = self.user.recv() => drop(reload.try_send(())),
+            }
+        }
+    }
+}
+
+fn obey_stop(stop: &watch::Sender<Stop>) {
+    let next = match *stop.borrow() {
+        Stop::No => Stop::Drain,
+        Stop::Drain | Stop::Now => Stop::Now,
+    };
+    if next == Stop::Drain {
+        service_manager::stopping();
+        tracing::info!("stopping: messages in progress are finished");
+    }
+    stop.send_replace(next);
+}
+
+/// A file with this process' ID, removed in the end as far as that is allowed.
+struct PidFile<'a> {
+    path: &'a Path,
+    /// Device and inode: after the change of user the content may not be ours to read.
+    identity: (u64, u64),
+}
+
+impl<'a> PidFile<'a> {
+    /// The directory may be the daemon's user's, who must not have root write through a link: so a file of a new name is
+    /// made, and put in the place of whatever is there.
+    fn write(path: &'a Path) -> Result<Self, String> {
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{:x}", std::process::id()));
+        let _ = fs::remove_file(&temporary);
+        let write = || {
+            writeln!(File::create_new(&temporary)?, "{}", std::process::id())?;
+            fs::rename(&temporary, path)?;
+            let identity = identity(path)?;
+            Ok(Self { path, identity })
+        };
+        write().map_err(|error: io::Error| {
+            let _ = fs::remove_file(&temporary);
+            format!("{}: {}", path.display(), cause(&error))
+        })
+    }
+}
+
+impl Drop for PidFile<'_> {
+    fn drop(&mut self) {
+        if identity(self.path).is_ok_and(|identity| identity == self.identity) {
+            // The directory may be another user's.
+            let _ = fs::remove_file(self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
