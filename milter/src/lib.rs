@@ -12,3 +12,4 @@ pub mod session;
 pub mod settings;
 mod shown;
 pub mod tables;
+pub mod tools;
