@@ -1,0 +1,39 @@
+# Two commands do everything on a Debian 12 with a Rust toolchain: `make demo` and `make test`.
+# Both use private instances of Postfix on loopback; the system's own mail is not touched.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check build packages memory numbers
+SHELL := /bin/bash
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+# Postfix starts as root; only what needs it runs as root.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+CARGO_DENY := 0.20.2
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: packages build ## a message signed by one private Postfix, verified by another; shows it and the verdicts
+	$(SUDO) tests/demo.py
+
+test: packages build ## everything: unit and property tests, Postfix, Sendmail, cross-checks, memory
+	tests/run
+
+check: packages ## what needs no running: format, lints, each engine alone, licences
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets -- -D warnings
+	cargo clippy --release --package dkim-core --all-targets --no-default-features --features aws-lc -- -D warnings
+	cargo clippy --release --package dkim-core --all-targets --no-default-features --features rustcrypto -- -D warnings
+	cargo deny --version > /dev/null 2>&1 || cargo install --quiet --locked cargo-deny@$(CARGO_DENY)
+	cargo deny check bans licenses sources
+
+build: ## the programs, in target/release
+	cargo build --release --workspace
+
+packages: ## the Debian packages that are missing, for building and testing
+	@tests/install
+
+memory: packages build ## peak memory of the daemon with 200 messages of 25 MB at once
+	$(SUDO) tests/memory.py
+
+numbers: packages build ## latency through Postfix, beside OpenDKIM's
+	$(SUDO) tests/latency.py
