@@ -116,3 +116,18 @@ const EX_IOERR: u8 = 74;
 const EX_TEMPFAIL: u8 = 75;
 /// A key, a list of records or the resolver's configuration is no good.
 const EX_CONFIG: u8 = 78;
+/// Fails unless `command` is well defined and `manual`, an mdoc page, tells of each of its options.
+#[cfg(test)]
+fn check_command_line(mut command: clap::Command, manual: &str) {
+    command.build();
+    command.clone().debug_assert();
+    for option in command
+        .get_arguments()
+        .filter_map(|option| option.get_long())
+    {
+        let is_told = ["\n", " "]
+            .iter()
+            .any(|end| manual.contains(&format!(" Fl \\-{option}{end}")));
+        assert!(is_told, "{option}");
+    }
+}

@@ -510,24 +510,13 @@ impl LineEnds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::check_command_line;
     use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_defined_and_in_the_manual() {
         let manual = include_str!("../../../docs/dkim-sign.1");
-        let mut command = SignArguments::command();
-        command.build();
-        command.clone().debug_assert();
-        for option in command
-            .get_arguments()
-            .filter_map(|option| option.get_long())
-        {
-            assert!(
-                manual.contains(&format!(" Fl \\-{option}\n"))
-                    || manual.contains(&format!(" Fl \\-{option} ")),
-                "{option}"
-            );
-        }
+        check_command_line(SignArguments::command(), manual);
     }
 
     #[test]

@@ -318,24 +318,13 @@ fn worse(one: u8, other: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::check_command_line;
     use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_defined_and_in_the_manual() {
         let manual = include_str!("../../../docs/dkim-verify.1");
-        let mut command = VerifyArguments::command();
-        command.build();
-        command.clone().debug_assert();
-        for option in command
-            .get_arguments()
-            .filter_map(|option| option.get_long())
-        {
-            assert!(
-                manual.contains(&format!(" Fl \\-{option}\n"))
-                    || manual.contains(&format!(" Fl \\-{option} ")),
-                "{option}"
-            );
-        }
+        check_command_line(VerifyArguments::command(), manual);
     }
 
     #[test]
