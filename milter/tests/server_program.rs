@@ -136,6 +136,10 @@ fn a_check_tells_all_that_is_wrong_and_exits_with_78() {
         said.contains("error: KeyTable:2: key \"k2\" in missing: No such file or directory"),
         "{said}"
     );
+    dir.write("KeyTable", "other example.com:r:./rsa\n");
+    let (code, said) = finish(&dir, &["-n"]);
+    assert_eq!(code, Some(78), "a signing table without its key: {said}");
+    assert!(said.contains("error: SigningTable:1: "), "{said}");
     let (code, said) = finish(
         &dir,
         &[

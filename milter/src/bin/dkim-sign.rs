@@ -1,4 +1,5 @@
 //! The tool that signs a message from a file.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
 //! The tool that verifies the signatures of messages in files.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
