@@ -1,0 +1,7 @@
+//! What the measuring programs share: the messages they work on, clocks, and how rounds are taken.
+//!
+//! Each program is one file (or folder) in `src/bin` and measures one thing; nothing here is installed.
+#![forbid(unsafe_code)]
+
+pub mod rounds;
+pub mod workload;
