@@ -1,10 +1,12 @@
 //! The body, canonicalized as it passes (RFC 6376 sections 3.4.3 and 3.4.4).
 //!
-//! Most octets of a body pass unchanged, so whole runs of the input go to the caller's sink and only the few places
-//! that change are looked at one by one. What may yet turn out to be the end of a line or of the body (white space,
-//! empty lines, half a CRLF) is held back as counts, never as octets: memory does not depend on the input.
+//! What may yet turn out to be the end of a line or of the body (white space, empty lines, half a CRLF) is held back as
+//! counts, never as octets: memory does not depend on the input. `simple` passes the input on in whole runs. `relaxed`
+//! gathers what it makes of text (`relaxed_text`) in a small buffer that goes on in whole blocks of 64 octets, the size
+//! that hashes work on: short enough that the processor still hashes one piece while it makes the next.
 
 use super::Algorithm;
+use super::relaxed_text::{SLACK, reduce, unchanged};
 
 /// One pass over one body.
 #[derive(Clone, Debug)]
@@ -18,6 +20,7 @@ pub struct BodyCanonicalizer {
     cr: bool,
     /// Whether anything came out.
     has_text: bool,
+    made: Gathered,
 }
 
 impl BodyCanonicalizer {
@@ -29,6 +32,7 @@ impl BodyCanonicalizer {
             space: false,
             cr: false,
             has_text: false,
+            made: Gathered::new(algorithm),
         }
     }
 
@@ -42,18 +46,18 @@ impl BodyCanonicalizer {
             .rposition(|&o| !self.is_special(o))
             .map_or(0, |last| last + 1);
         let mut at = 0;
-        while at < solid {
-            if self.holds_back() || self.is_special(chunk[at]) {
-                self.step(chunk[at], sink);
-                at += 1;
-            } else {
-                let end = at + self.unchanged(&chunk[at..], solid - at);
-                sink(&chunk[at..end]);
-                self.has_text = true;
-                at = end;
+        while at < solid && (self.holds_back() || self.is_special(chunk[at])) {
+            self.step(chunk[at], sink);
+            at += 1;
+        }
+        if at < solid {
+            self.has_text = true;
+            match self.algorithm {
+                Algorithm::Simple => sink(&chunk[at..solid]),
+                Algorithm::Relaxed => self.made.reduce(&chunk[at..solid], sink),
             }
         }
-        for &octet in &chunk[at..] {
+        for &octet in &chunk[solid..] {
             self.step(octet, sink);
         }
     }
@@ -62,13 +66,14 @@ impl BodyCanonicalizer {
     pub fn finish(mut self, sink: &mut impl FnMut(&[u8])) {
         if self.cr {
             self.release(sink);
-            sink(b"\r");
+            self.put(b"\r", sink);
             self.has_text = true;
         }
         // Relaxed leaves an empty body empty, simple makes it one CRLF.
         if self.has_text || self.algorithm == Algorithm::Simple {
-            sink(b"\r\n");
+            self.put(b"\r\n", sink);
         }
+        sink(self.made.all());
     }
 
     /// One octet, the slow way.
@@ -80,14 +85,14 @@ impl BodyCanonicalizer {
                 return;
             }
             self.release(sink);
-            sink(b"\r");
+            self.put(b"\r", sink);
         }
         match octet {
             b'\r' => self.cr = true,
             b' ' | b'\t' if self.algorithm == Algorithm::Relaxed => self.space = true,
             _ => {
                 self.release(sink);
-                sink(&[octet]);
+                self.put(&[octet], sink);
             }
         }
     }
@@ -96,13 +101,21 @@ impl BodyCanonicalizer {
     fn release(&mut self, sink: &mut impl FnMut(&[u8])) {
         while self.line_ends > 0 {
             let lines = self.line_ends.min(CRLFS.len() as u64 / 2) as usize;
-            sink(&CRLFS[..2 * lines]);
+            self.put(&CRLFS[..2 * lines], sink);
             self.line_ends -= lines as u64;
         }
         if std::mem::take(&mut self.space) {
-            sink(b" ");
+            self.put(b" ", sink);
         }
         self.has_text = true;
+    }
+
+    /// Gives on a few octets, in their place behind what is gathered.
+    fn put(&mut self, octets: &[u8], sink: &mut impl FnMut(&[u8])) {
+        match self.algorithm {
+            Algorithm::Simple => sink(octets),
+            Algorithm::Relaxed => self.made.put(octets, sink),
+        }
     }
 
     fn holds_back(&self) -> bool {
@@ -116,48 +129,94 @@ impl BodyCanonicalizer {
             _ => false,
         }
     }
-
-    /// How many octets of `text`, at most `limit`, pass as they are; the first one does. The octet at `limit - 1` is
-    /// text, so that line ends before it are inside the body.
-    fn unchanged(&self, text: &[u8], limit: usize) -> usize {
-        match self.algorithm {
-            Algorithm::Simple => limit,
-            Algorithm::Relaxed => unchanged_by_relaxed(&text[..limit]),
-        }
-    }
 }
 
 /// As many line ends as are written in one go.
 const CRLFS: &[u8; 32] = b"\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n";
 
-/// The length of `text` up to the first white space that `relaxed` may change: HTAB, or SP before white space or CR.
-///
-/// Blocks are tested as a whole, in a form that compilers turn into vector instructions; most hold no such place.
-fn unchanged_by_relaxed(text: &[u8]) -> usize {
-    const BLOCK: usize = 64;
-    let mut at = 0;
-    while at + BLOCK < text.len() {
-        let here = &text[at..at + BLOCK];
-        let next = &text[at + 1..at + 1 + BLOCK];
-        let mut changes = 0u8;
-        for (&octet, &follower) in here.iter().zip(next) {
-            changes |= u8::from(may_change(octet, follower));
-        }
-        if changes != 0 {
-            break;
-        }
-        at += BLOCK;
-    }
-    text[at..]
-        .windows(2)
-        .position(|pair| may_change(pair[0], pair[1]))
-        .map_or(text.len(), |found| at + found)
+/// Canonical octets on their way to the sink, to which they go in whole blocks. Only `relaxed` gathers.
+#[derive(Clone)]
+struct Gathered {
+    octets: Box<[u8]>,
+    len: usize,
 }
 
-#[inline(always)]
-fn may_change(octet: u8, follower: u8) -> bool {
-    (octet == b'\t')
-        | ((octet == b' ') & ((follower == b' ') | (follower == b'\t') | (follower == b'\r')))
+/// The size of the blocks that SHA-256 works on.
+const BLOCK: usize = 64;
+
+/// Runs of so many octets that do not change are not copied.
+const LONG_RUN: usize = 512;
+
+/// As much as is gathered before it goes on. A few times as much is no faster, a fraction is slower.
+const GATHERED: usize = 28 * BLOCK;
+
+impl Gathered {
+    fn new(algorithm: Algorithm) -> Self {
+        let size = match algorithm {
+            Algorithm::Simple => 0,
+            Algorithm::Relaxed => GATHERED + SLACK,
+        };
+        Self {
+            octets: vec![0; size].into_boxed_slice(),
+            len: 0,
+        }
+    }
+
+    /// Takes the canonical form of `text`, as [`reduce`] makes it.
+    fn reduce(&mut self, text: &[u8], sink: &mut impl FnMut(&[u8])) {
+        let mut rest = text;
+        while !rest.is_empty() {
+            let run = unchanged(rest);
+            if run >= LONG_RUN {
+                let (run, behind) = rest.split_at(run);
+                self.pass(run, sink);
+                rest = behind;
+            }
+            let (taken, written) = reduce(rest, &mut self.octets[self.len..]);
+            self.len += written;
+            rest = &rest[taken..];
+            self.give_blocks(sink);
+        }
+    }
+
+    /// Takes a long run of canonical octets, most of which go on without being copied.
+    fn pass(&mut self, run: &[u8], sink: &mut impl FnMut(&[u8])) {
+        let (head, run) = run.split_at(self.len.next_multiple_of(BLOCK) - self.len);
+        self.octets[self.len..self.len + head.len()].copy_from_slice(head);
+        sink(&self.octets[..self.len + head.len()]);
+        let (whole, tail) = run.split_at(run.len() / BLOCK * BLOCK);
+        sink(whole);
+        self.octets[..tail.len()].copy_from_slice(tail);
+        self.len = tail.len();
+    }
+
+    fn put(&mut self, octets: &[u8], sink: &mut impl FnMut(&[u8])) {
+        self.octets[self.len..self.len + octets.len()].copy_from_slice(octets);
+        self.len += octets.len();
+        self.give_blocks(sink);
+    }
+
+    /// Gives on what is whole blocks once the buffer is full.
+    fn give_blocks(&mut self, sink: &mut impl FnMut(&[u8])) {
+        if self.len >= GATHERED {
+            let whole = self.len / BLOCK * BLOCK;
+            sink(&self.octets[..whole]);
+            self.octets.copy_within(whole..self.len, 0);
+            self.len -= whole;
+        }
+    }
+
+    fn all(&self) -> &[u8] {
+        &self.octets[..self.len]
+    }
+}
+
+impl std::fmt::Debug for Gathered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gathered")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]

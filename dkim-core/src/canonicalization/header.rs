@@ -52,25 +52,52 @@ fn append_relaxed_name(out: &mut Vec<u8>, field: HeaderField<'_>) -> usize {
 
 /// Unfolds, and makes each run of white space one SP; none at the start of the value.
 fn append_relaxed(out: &mut Vec<u8>, value_start: usize, value: &[u8]) {
+    out.reserve(value.len());
     let mut rest = value;
-    while let Some(at) = memchr::memchr3(b' ', b'\t', b'\r', rest) {
-        out.extend_from_slice(&rest[..at]);
-        rest = &rest[at..];
-        match rest {
-            [b'\r', b'\n', b' ' | b'\t', ..] => rest = &rest[2..],
-            [b'\r', ..] => {
-                out.push(b'\r');
-                rest = &rest[1..];
-            }
-            _ => {
+    while let Some(&octet) = rest.first() {
+        let taken = match rest {
+            [b'\r', b'\n', b' ' | b'\t', ..] => 2,
+            [b' ' | b'\t', ..] => {
                 if out.len() > value_start && out.last() != Some(&b' ') {
                     out.push(b' ');
                 }
-                rest = &rest[1..];
+                1
             }
-        }
+            _ => {
+                out.push(octet);
+                let run = unchanged(&rest[1..]);
+                out.extend_from_slice(&rest[1..1 + run]);
+                1 + run
+            }
+        };
+        rest = &rest[taken..];
     }
-    out.extend_from_slice(rest);
+}
+
+/// How many octets of `text`, which follows text, are as they should be: up to a tab, to an SP beside other white space,
+/// and to a CR, behind which the line may be folded.
+///
+/// Small blocks are tested as a whole, in a form that compilers turn into vector instructions; most hold no such place.
+fn unchanged(text: &[u8]) -> usize {
+    const BLOCK: usize = 16;
+    let may_change = |octet: u8, next: u8| {
+        (octet == b'\t')
+            | (octet == b'\r')
+            | ((octet == b' ') & ((next == b' ') | (next == b'\t') | (next == b'\r')))
+    };
+    let mut at = 0;
+    while at + BLOCK < text.len() {
+        let (here, next) = (&text[at..at + BLOCK], &text[at + 1..at + 1 + BLOCK]);
+        let pairs = here.iter().zip(next);
+        if pairs.fold(false, |may, (&octet, &next)| may | may_change(octet, next)) {
+            break;
+        }
+        at += BLOCK;
+    }
+    let end = text[at..].iter().enumerate().position(|(offset, &octet)| {
+        may_change(octet, text.get(at + offset + 1).copied().unwrap_or(0))
+    });
+    end.map_or(text.len(), |end| at + end)
 }
 
 fn trim_end(out: &mut Vec<u8>, value_start: usize) {

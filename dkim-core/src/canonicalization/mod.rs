@@ -5,6 +5,7 @@
 
 mod body;
 mod header;
+mod relaxed_text;
 
 pub use body::BodyCanonicalizer;
 pub(crate) use header::{append_field, append_field_without};

@@ -1,0 +1,446 @@
+//! The inner loop of the relaxed body (RFC 6376 section 3.4.4): white space reduced in text whose end is known.
+//!
+//! Within text that ends in an octet of text, each octet's fate depends on the two behind it alone, so 64 octets are
+//! decided at once. There are three forms of the same function: for processors with AVX-512 VBMI2, which compress 64
+//! octets in one instruction; for those with AVX2; and for all others. The tests hold them to the same results. What
+//! may be the end of a line or of the body over a chunk's border is not seen here: that is the canonicalizer's.
+//!
+//! This is the one file of the crate with unsafe code: loads and stores of whole vectors, whose bounds are checked beside
+//! them, and calls of functions made for a processor that was found to be there.
+#![allow(unsafe_code)]
+
+/// How many octets beyond those written a buffer must have: whole vectors are stored, two of 64 octets at most.
+pub(super) const SLACK: usize = 128;
+
+/// Writes the canonical form of `text` to `out` until one of them is used up: how many octets were taken, and how many
+/// written.
+///
+/// The last octet of `text` is neither white space nor CR nor LF, so that no line or body ends behind it unseen. `out`
+/// counts as full when [`SLACK`] octets are left; with more than that, something is taken.
+pub(super) fn reduce(text: &[u8], out: &mut [u8]) -> (usize, usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+            // SAFETY: the processor has what the function is compiled for.
+            return with_end(text, out, |text, out| unsafe {
+                x86::reduce_avx512(text, out)
+            });
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has what the function is compiled for.
+            return with_end(text, out, |text, out| unsafe {
+                x86::reduce_avx2(text, out)
+            });
+        }
+    }
+    reduce_each(text, out)
+}
+
+/// Runs a form that leaves the last [`MARGIN`] octets or less of its text: they are given to it again, with more behind
+/// them.
+#[cfg(target_arch = "x86_64")]
+fn with_end(
+    text: &[u8],
+    out: &mut [u8],
+    form: impl Fn(&[u8], &mut [u8]) -> (usize, usize),
+) -> (usize, usize) {
+    let (taken, written) = form(text, out);
+    let end = &text[taken..];
+    if end.is_empty() || end.len() >= MARGIN {
+        return (taken, written);
+    }
+    let mut padded = [b'z'; 2 * MARGIN];
+    padded[..end.len()].copy_from_slice(end);
+    let (end_taken, end_written) = form(&padded, &mut out[written..]);
+    // What was put behind the text stays as it is, so that as much of it came out as was taken.
+    let surplus = end_taken.saturating_sub(end.len());
+    (taken + end_taken - surplus, written + end_written - surplus)
+}
+
+/// Vector forms look at 64 octets and at what is behind them.
+#[cfg(target_arch = "x86_64")]
+const MARGIN: usize = 128;
+
+/// How many octets at the start of `text` are their own canonical form, if many are: as far as 64 at a time show it.
+///
+/// `text` ends as [`reduce`] wants it.
+pub(super) fn unchanged(text: &[u8]) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+            // SAFETY: the processor has what the function is compiled for.
+            return unsafe { x86::unchanged_avx512(text) };
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has what the function is compiled for.
+            return unsafe { x86::unchanged_avx2(text) };
+        }
+    }
+    unchanged_blocks(text)
+}
+
+/// The form for any processor, in a shape that compilers turn into vector instructions.
+fn unchanged_blocks(text: &[u8]) -> usize {
+    const BLOCK: usize = 64;
+    let mut at = 0;
+    while at + BLOCK < text.len() {
+        let here = &text[at..at + BLOCK];
+        let next = &text[at + 1..at + 1 + BLOCK];
+        let mut changes = false;
+        for (&octet, &follower) in here.iter().zip(next) {
+            changes |= (octet == b'\t')
+                | ((octet == b' ')
+                    & ((follower == b' ') | (follower == b'\t') | (follower == b'\r')));
+        }
+        if changes {
+            break;
+        }
+        at += BLOCK;
+    }
+    at
+}
+
+/// The form for any processor, and the end of the others': octet by octet.
+fn reduce_each(text: &[u8], out: &mut [u8]) -> (usize, usize) {
+    let room = out.len().saturating_sub(SLACK);
+    let (mut at, mut written) = (0, 0);
+    while at < text.len() && written < room {
+        let octet = text[at];
+        let kept = if is_space(octet) {
+            let goes = match (text.get(at + 1), text.get(at + 2)) {
+                (Some(&next), _) if is_space(next) => true,
+                (Some(b'\r'), Some(b'\n')) => true,
+                _ => false,
+            };
+            (!goes).then_some(b' ')
+        } else {
+            Some(octet)
+        };
+        if let Some(octet) = kept {
+            out[written] = octet;
+            written += 1;
+        }
+        at += 1;
+    }
+    (at, written)
+}
+
+fn is_space(octet: u8) -> bool {
+    matches!(octet, b' ' | b'\t')
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{MARGIN, SLACK, is_space};
+    use std::arch::x86_64::*;
+
+    /// As many octets as are decided at once.
+    const BLOCK: usize = 64;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+    pub(super) fn reduce_avx512(text: &[u8], out: &mut [u8]) -> (usize, usize) {
+        let room = out.len().saturating_sub(SLACK);
+        let (mut at, mut written) = (0, 0);
+        if text.len() >= MARGIN {
+            let mut here = Block512::load(text, 0);
+            while at + MARGIN <= text.len() && written < room {
+                let next = Block512::load(text, at + BLOCK);
+                let goes = here.goes(&next, text, at);
+                let space = _mm512_set1_epi8(b' ' as i8);
+                let octets = _mm512_mask_mov_epi8(here.octets, here.tabs, space);
+                store_512(out, written, _mm512_maskz_compress_epi8(!goes, octets));
+                at += BLOCK;
+                written += BLOCK - goes.count_ones() as usize;
+                here = next;
+            }
+        }
+        (at, written)
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,popcnt")]
+    pub(super) fn unchanged_avx512(text: &[u8]) -> usize {
+        let mut at = 0;
+        if text.len() >= MARGIN {
+            let mut here = Block512::load(text, 0);
+            while at + MARGIN <= text.len() {
+                let next = Block512::load(text, at + BLOCK);
+                if here.spaces != 0 && here.tabs | here.goes(&next, text, at) != 0 {
+                    break;
+                }
+                at += BLOCK;
+                here = next;
+            }
+        }
+        at
+    }
+
+    /// 64 octets, and where those stand that matter.
+    struct Block512 {
+        octets: __m512i,
+        spaces: u64,
+        tabs: u64,
+        crs: u64,
+    }
+
+    impl Block512 {
+        #[target_feature(enable = "avx512f,avx512bw")]
+        #[inline]
+        fn load(text: &[u8], at: usize) -> Self {
+            let octets = load_512(text, at);
+            let equal = |octet: u8| _mm512_cmpeq_epi8_mask(octets, _mm512_set1_epi8(octet as i8));
+            let tabs = equal(b'\t');
+            Self {
+                octets,
+                spaces: tabs | equal(b' '),
+                tabs,
+                crs: equal(b'\r'),
+            }
+        }
+
+        /// Which octets go, `next` being the block behind this one, which is at `at` in `text`.
+        #[target_feature(enable = "avx512f,avx512bw")]
+        #[inline]
+        fn goes(&self, next: &Self, text: &[u8], at: usize) -> u64 {
+            let before_space = self.spaces >> 1 | next.spaces << 63;
+            let mut before_line_end = self.spaces & (self.crs >> 1 | next.crs << 63);
+            if before_line_end != 0 {
+                let lf = _mm512_set1_epi8(b'\n' as i8);
+                before_line_end &= _mm512_cmpeq_epi8_mask(load_512(text, at + 2), lf);
+            }
+            self.spaces & before_space | before_line_end
+        }
+    }
+
+    #[target_feature(enable = "avx2,bmi1,popcnt")]
+    pub(super) fn reduce_avx2(text: &[u8], out: &mut [u8]) -> (usize, usize) {
+        let [space, tab] = [b' ', b'\t'].map(|o| _mm256_set1_epi8(o as i8));
+        let room = out.len().saturating_sub(SLACK);
+        let (mut at, mut written) = (0, 0);
+        while at + MARGIN <= text.len() && written < room {
+            let (_, mut goes) = changes_256(text, at);
+            // Each run that stays is stored with the octets behind it, which the next run overwrites.
+            let mut from = 0;
+            loop {
+                for half in [0, 32] {
+                    let octets = load_256(text, at + from + half);
+                    let tabs = _mm256_cmpeq_epi8(octets, tab);
+                    store_256(out, written + half, _mm256_blendv_epi8(octets, space, tabs));
+                }
+                let to = goes.trailing_zeros() as usize;
+                written += to - from;
+                if goes == 0 {
+                    break;
+                }
+                from = to + 1;
+                goes &= goes - 1;
+            }
+            at += BLOCK;
+        }
+        (at, written)
+    }
+
+    #[target_feature(enable = "avx2,bmi1,popcnt")]
+    pub(super) fn unchanged_avx2(text: &[u8]) -> usize {
+        let mut at = 0;
+        while at + MARGIN <= text.len() {
+            let (tabs, goes) = changes_256(text, at);
+            if tabs | goes != 0 {
+                break;
+            }
+            at += BLOCK;
+        }
+        at
+    }
+
+    /// Where there are tabs among the 64 octets at `at`, and which octets go.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn changes_256(text: &[u8], at: usize) -> (u64, u64) {
+        let [low, high] = [load_256(text, at), load_256(text, at + 32)];
+        let equal = |[low, high]: [__m256i; 2], octet: u8| {
+            let wanted = _mm256_set1_epi8(octet as i8);
+            let half = |octets| _mm256_movemask_epi8(_mm256_cmpeq_epi8(octets, wanted)) as u32;
+            u64::from(half(low)) | u64::from(half(high)) << 32
+        };
+        let tabs = equal([low, high], b'\t');
+        let spaces = tabs | equal([low, high], b' ');
+        if spaces == 0 {
+            return (0, 0);
+        }
+        let octet_behind = text[at + BLOCK];
+        let behind = |mask: u64, is: bool| mask >> 1 | u64::from(is) << 63;
+        let before_space = behind(spaces, is_space(octet_behind));
+        let crs = equal([low, high], b'\r');
+        let mut before_line_end = spaces & behind(crs, octet_behind == b'\r');
+        if before_line_end != 0 {
+            let behind = [load_256(text, at + 2), load_256(text, at + 34)];
+            before_line_end &= equal(behind, b'\n');
+        }
+        (tabs, spaces & before_space | before_line_end)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn load_512(octets: &[u8], at: usize) -> __m512i {
+        let octets = &octets[at..at + 64];
+        // SAFETY: `octets` has 64 octets, and the load needs no alignment.
+        unsafe { _mm512_loadu_si512(octets.as_ptr().cast()) }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn store_512(octets: &mut [u8], at: usize, vector: __m512i) {
+        let octets = &mut octets[at..at + 64];
+        // SAFETY: `octets` has 64 octets, and the store needs no alignment.
+        unsafe { _mm512_storeu_si512(octets.as_mut_ptr().cast(), vector) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn load_256(octets: &[u8], at: usize) -> __m256i {
+        let octets = &octets[at..at + 32];
+        // SAFETY: `octets` has 32 octets, and the load needs no alignment.
+        unsafe { _mm256_loadu_si256(octets.as_ptr().cast()) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn store_256(octets: &mut [u8], at: usize, vector: __m256i) {
+        let octets = &mut octets[at..at + 32];
+        // SAFETY: `octets` has 32 octets, and the store needs no alignment.
+        unsafe { _mm256_storeu_si256(octets.as_mut_ptr().cast(), vector) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Form = fn(&[u8], &mut [u8]) -> (usize, usize);
+
+    /// The forms that this processor can run, the plain one first.
+    fn forms() -> Vec<(&'static str, Form)> {
+        let mut forms: Vec<(&'static str, Form)> = vec![("each", reduce_each), ("chosen", reduce)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has what the function is compiled for.
+                forms.push(("avx2", |text, out| {
+                    with_end(text, out, |text, out| unsafe {
+                        x86::reduce_avx2(text, out)
+                    })
+                }));
+            }
+            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+                // SAFETY: the processor has what the function is compiled for.
+                forms.push(("avx512", |text, out| {
+                    with_end(text, out, |text, out| unsafe {
+                        x86::reduce_avx512(text, out)
+                    })
+                }));
+            }
+        }
+        forms
+    }
+
+    type Scan = fn(&[u8]) -> usize;
+
+    fn scans() -> Vec<(&'static str, Scan)> {
+        let mut scans: Vec<(&'static str, Scan)> =
+            vec![("blocks", unchanged_blocks), ("chosen", unchanged)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has what the function is compiled for.
+                scans.push(("avx2", |text| unsafe { x86::unchanged_avx2(text) }));
+            }
+            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+                // SAFETY: the processor has what the function is compiled for.
+                scans.push(("avx512", |text| unsafe { x86::unchanged_avx512(text) }));
+            }
+        }
+        scans
+    }
+
+    fn reduced(form: Form, text: &[u8], room: usize) -> Vec<u8> {
+        let (mut rest, mut all) = (text, Vec::new());
+        while !rest.is_empty() {
+            let mut out = vec![0; room + SLACK];
+            let (taken, written) = form(rest, &mut out);
+            assert!(taken > 0);
+            all.extend_from_slice(&out[..written]);
+            rest = &rest[taken..];
+        }
+        all
+    }
+
+    #[test]
+    fn white_space_goes_where_the_rules_say_wherever_blocks_end() {
+        for lead in 0..200 {
+            for (text, wanted) in [
+                ("a  b", "a b"),
+                ("a\tb", "a b"),
+                ("a \t \t b", "a b"),
+                ("a \r\nb", "a\r\nb"),
+                ("a \t\r\n \t\r\n\tb", "a\r\n\r\n b"),
+                ("a \rb", "a \rb"),
+                ("a \r\rb", "a \r\rb"),
+                ("a \nb", "a \nb"),
+                ("\x0c \x0b", "\x0c \x0b"),
+            ] {
+                let fill = "x".repeat(lead);
+                let tail = "y".repeat(150);
+                for (name, form) in forms() {
+                    let got = reduced(form, format!("{fill}{text}{tail}").as_bytes(), 70);
+                    let wanted = format!("{fill}{wanted}{tail}");
+                    assert_eq!(
+                        String::from_utf8_lossy(&got),
+                        wanted,
+                        "{name} {lead} {text:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn text_without_changes_is_seen_to_have_none() {
+        for (name, scan) in scans() {
+            let text = "One word and another, line by line.\r\n".repeat(100) + "z";
+            assert!(scan(text.as_bytes()) > text.len() - 192, "{name}");
+            for (at, change) in [(1000, "  "), (2001, "\t"), (999, " \r\n")] {
+                let mut text = text.clone();
+                text.insert_str(at, change);
+                let found = scan(text.as_bytes());
+                assert!(found <= at && found > at - 130, "{name} {at} {found}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_counts_as_unchanged_is(
+            text in proptest::collection::vec(prop_oneof![
+                3 => Just(b' '), 1 => Just(b'\t'), 2 => Just(b'\r'), 2 => Just(b'\n'), 400 => Just(b'a'),
+            ], 0..2000),
+        ) {
+            let text = [&text[..], b"z"].concat();
+            let wanted = reduced(reduce_each, &text, text.len());
+            for (name, scan) in scans() {
+                let length = scan(&text);
+                prop_assert_eq!(&text[..length], &wanted[..length], "{}", name);
+            }
+        }
+
+        #[test]
+        fn all_forms_agree(
+            text in proptest::collection::vec(prop_oneof![
+                3 => Just(b' '), 1 => Just(b'\t'), 2 => Just(b'\r'), 2 => Just(b'\n'), 12 => Just(b'a'), 1 => any::<u8>()
+            ], 0..600),
+            room in 1usize..400,
+        ) {
+            let text = [&text[..], b"z"].concat();
+            let wanted = reduced(reduce_each, &text, text.len());
+            for (name, form) in forms() {
+                prop_assert_eq!(&reduced(form, &text, room), &wanted, "{}", name);
+            }
+        }
+    }
+}
