@@ -102,8 +102,14 @@ fn check_label(
         offset: offset + at,
         octet: label[at],
     };
-    let text = std::str::from_utf8(label).map_err(|error| bad_octet(error.valid_up_to()))?;
     let mut length = 0;
+    let text = if label.iter().all(u8::is_ascii_alphanumeric) {
+        // Nearly all are, and then there is no more to see.
+        length = label.len();
+        ""
+    } else {
+        std::str::from_utf8(label).map_err(|error| bad_octet(error.valid_up_to()))?
+    };
     for (at, character) in text.char_indices() {
         let is_fine = match character {
             '-' => true,

@@ -41,11 +41,15 @@ impl<'a> TagList<'a> {
 
     fn parse_named(octets: &'a [u8], is_name: impl Fn(&str) -> bool) -> Result<Self, TagListError> {
         let mut tags: Vec<Tag<'a>> = Vec::with_capacity(12);
+        // Looked at all at once, which is cheap; where they stand matters only if there are any.
+        let has_controls = octets.iter().fold(false, |has, &o| has | is_control(o));
         let mut offset = 0;
-        for spec in octets.split(|&o| o == b';') {
-            let is_last = offset + spec.len() == octets.len();
-            if let Some(tag) = Tag::parse(spec, offset, is_last, &is_name)? {
-                if tags.iter().any(|earlier| earlier.name == tag.name) {
+        while offset <= octets.len() {
+            let rest = &octets[offset..];
+            let spec = &rest[..memchr::memchr(b';', rest).unwrap_or(rest.len())];
+            let is_last = spec.len() == rest.len();
+            if let Some(tag) = Tag::parse(spec, offset, is_last, has_controls, &is_name)? {
+                if tags.iter().any(|earlier| earlier.is(tag.short, tag.name)) {
                     return Err(TagListError::Duplicate {
                         name: tag.name.into(),
                         offset,
@@ -62,6 +66,7 @@ impl<'a> TagList<'a> {
     }
 
     /// The value of `name`, without the white space around it.
+    #[inline]
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.tag(name).map(|tag| &self.octets[tag.value.clone()])
     }
@@ -77,8 +82,10 @@ impl<'a> TagList<'a> {
         self.tags.first().map(|tag| tag.name)
     }
 
+    #[inline]
     fn tag(&self, name: &str) -> Option<&Tag<'a>> {
-        self.tags.iter().find(|tag| tag.name == name)
+        let short = short(name);
+        self.tags.iter().find(|tag| tag.is(short, name))
     }
 }
 
@@ -96,10 +103,17 @@ pub(crate) fn decode_base64(value: &[u8]) -> Option<Vec<u8>> {
             .with_decode_padding_mode(DecodePaddingMode::Indifferent)
             .with_decode_allow_trailing_bits(true),
     );
-    if !value.iter().any(|&o| is_fws(o)) {
-        return LENIENT.decode(value).ok();
+    let mut compact = Vec::new();
+    let mut rest = value;
+    while let Some(at) = find_fws(rest) {
+        compact.reserve_exact(value.len() - compact.len());
+        compact.extend_from_slice(&rest[..at]);
+        rest = trim_start_fws(&rest[at..]);
     }
-    let compact: Vec<u8> = value.iter().copied().filter(|&o| !is_fws(o)).collect();
+    if compact.is_empty() {
+        return LENIENT.decode(rest).ok();
+    }
+    compact.extend_from_slice(rest);
     LENIENT.decode(compact).ok()
 }
 
@@ -117,38 +131,64 @@ pub(crate) fn decimal(value: &[u8], max_digits: usize) -> Option<u64> {
 
 /// Not `trim_ascii`: a form feed is no folding white space.
 pub(crate) fn trim_fws(octets: &[u8]) -> &[u8] {
-    let start = octets
-        .iter()
-        .position(|&o| !is_fws(o))
-        .unwrap_or(octets.len());
-    let end = octets
-        .iter()
-        .rposition(|&o| !is_fws(o))
-        .map_or(start, |last| last + 1);
-    &octets[start..end]
+    let octets = trim_start_fws(octets);
+    let end = octets.iter().rposition(|&o| !is_fws(o));
+    &octets[..end.map_or(0, |last| last + 1)]
+}
+
+/// Where the first octet of folding white space is. Small blocks are tested as a whole, in a form that compilers turn into
+/// vector instructions.
+fn find_fws(octets: &[u8]) -> Option<usize> {
+    const BLOCK: usize = 16;
+    let mut at = 0;
+    while let Some(block) = octets.get(at..at + BLOCK) {
+        let found = block
+            .iter()
+            .fold(0u8, |found, &o| found | u8::from(is_fws(o)));
+        if found != 0 {
+            break;
+        }
+        at += BLOCK;
+    }
+    let found = octets[at..].iter().position(|&o| is_fws(o));
+    found.map(|found| at + found)
+}
+
+fn trim_start_fws(octets: &[u8]) -> &[u8] {
+    let start = octets.iter().position(|&o| !is_fws(o));
+    &octets[start.unwrap_or(octets.len())..]
 }
 
 /// An octet of folding white space. CR and LF come only as part of a fold: a field's end is not in the list.
 pub(crate) fn is_fws(octet: u8) -> bool {
-    matches!(octet, b' ' | b'\t' | b'\r' | b'\n')
+    (octet == b' ') | (octet == b'\t') | (octet == b'\r') | (octet == b'\n')
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tag<'a> {
     name: &'a str,
+    /// The name as a number, to compare by.
+    short: u64,
     value: Range<usize>,
     raw_value: Range<usize>,
 }
 
 impl<'a> Tag<'a> {
+    /// Whether `name` is its name, of which `short` is [`short`].
+    #[inline]
+    fn is(&self, short: u64, name: &str) -> bool {
+        self.short == short && (name.len() < 8 || self.name == name)
+    }
+
     /// One `name=value`; nothing but white space is `None`, and fine only as the end of the list.
     fn parse(
         spec: &'a [u8],
         offset: usize,
         is_last: bool,
+        has_controls: bool,
         is_name: impl Fn(&str) -> bool,
     ) -> Result<Option<Self>, TagListError> {
-        if trim_fws(spec).is_empty() {
+        if trim_start_fws(spec).is_empty() {
             return if is_last {
                 Ok(None)
             } else {
@@ -164,20 +204,27 @@ impl<'a> Tag<'a> {
             .filter(|name| is_name(name))
             .ok_or(TagListError::BadName { offset })?;
         let raw = &spec[equals + 1..];
-        if let Some(at) = raw.iter().position(|&o| is_control(o)) {
+        if has_controls && let Some(at) = raw.iter().position(|&o| is_control(o)) {
             return Err(TagListError::ControlCharacter {
                 offset: offset + equals + 1 + at,
             });
         }
         let start = offset + equals + 1;
-        let trimmed = trim_fws(raw);
-        let lead = raw.iter().position(|&o| !is_fws(o)).unwrap_or(raw.len());
+        let lead = raw.len() - trim_start_fws(raw).len();
         Ok(Some(Self {
             name,
-            value: start + lead..start + lead + trimmed.len(),
+            short: short(name),
+            value: start + lead..start + lead + trim_fws(raw).len(),
             raw_value: start..start + raw.len(),
         }))
     }
+}
+
+/// The first eight octets of a name as a number. Shorter names have numbers of their own, as no name has a NUL.
+#[inline]
+fn short(name: &str) -> u64 {
+    let octets = name.bytes().take(8);
+    octets.fold(0, |number, octet| number << 8 | u64::from(octet))
 }
 
 /// What is wrong with a tag list, and where (octets from its start).

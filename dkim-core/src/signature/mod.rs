@@ -69,7 +69,7 @@ impl Signature {
 
     /// The name whose TXT records hold the key (RFC 6376 section 3.6.2.1), as written in the signature.
     pub fn key_name(&self) -> String {
-        format!("{}._domainkey.{}", self.selector, self.domain)
+        [&self.selector, "._domainkey.", &self.domain].concat()
     }
 }
 

@@ -142,18 +142,19 @@ impl Claims {
     }
 }
 
-impl From<&Signature> for Claims {
-    /// The claims of a field that could be read.
-    fn from(signature: &Signature) -> Self {
-        let head = &signature.signature[..signature.signature.len().min(96)];
-        Self {
-            domain: Some(signature.domain.clone()),
-            selector: Some(signature.selector.clone()),
-            identity: signature.identity.clone(),
-            algorithm: Some(algorithm_name(signature.key_type).to_owned()),
-            canonicalization: Some(signature.canonicalization),
+impl Signature {
+    /// What a field claims that could be read, and its signature.
+    pub(crate) fn into_claims(self) -> (Claims, Vec<u8>) {
+        let head = &self.signature[..self.signature.len().min(96)];
+        let claims = Claims {
             signature: Some(STANDARD.encode(head)),
-        }
+            domain: Some(self.domain),
+            selector: Some(self.selector),
+            identity: self.identity,
+            algorithm: Some(algorithm_name(self.key_type).to_owned()),
+            canonicalization: Some(self.canonicalization),
+        };
+        (claims, self.signature)
     }
 }
 
@@ -224,7 +225,10 @@ fn non_empty_base64(value: &[u8]) -> Option<Vec<u8>> {
 fn header_names(value: &[u8], h: &[u8]) -> Result<Vec<std::ops::Range<usize>>, SignatureError> {
     let mut names = Vec::with_capacity(24);
     for name in colon_list(h) {
-        if name.is_empty() || !name.iter().all(|&o| is_field_name_octet(o)) {
+        let is_name = name
+            .iter()
+            .fold(!name.is_empty(), |is, &o| is & is_field_name_octet(o));
+        if !is_name {
             return Err(SignatureError::Syntax { tag: "h" });
         }
         if names.len() == MAX_HEADER_NAMES {

@@ -112,12 +112,14 @@ impl FieldChoice {
     /// The names for `h=`, in the order of the lists.
     pub fn names(&self, header: &HeaderFields) -> Vec<String> {
         let mut names = Vec::with_capacity(self.names.len());
+        // Seldom is there any, and then no name need be looked at for it.
+        let has_long_lines = header.iter().any(|field| has_long_line(field.octets()));
         for wish in &self.names {
             let present = header.named(&wish.name).count();
             if present == 0 && !wish.oversign && wish.listed < 2 {
                 continue;
             }
-            if self.leaves_out(header, &wish.name) {
+            if has_long_lines && self.leaves_out(header, &wish.name) {
                 continue;
             }
             let listed = if wish.listed > 1 {
@@ -144,7 +146,6 @@ impl FieldChoice {
     fn leaves_out(&self, header: &HeaderFields, name: &str) -> bool {
         !self.sign_long_lines
             && !name.eq_ignore_ascii_case("From")
-            && header.octets() > LONGEST_LINE
             && header
                 .named(name)
                 .any(|field| has_long_line(field.octets()))

@@ -1,7 +1,9 @@
 //! One signature to be checked: what was signed, the signature, and the keys that may have made it.
 
+use super::{VerifierConfig, refusal};
 use crate::engine::Engine;
 use crate::key_record::{KeyAnswer, KeyRecord};
+use crate::signature::Signature;
 use std::sync::Arc;
 
 /// Work for an engine: nothing else of a message is needed to do it.
@@ -12,7 +14,38 @@ pub struct Check {
     pub(super) signature: Vec<u8>,
     pub(super) answer: Arc<KeyAnswer>,
     /// Which records of the answer may serve.
-    pub(super) records: Vec<usize>,
+    pub(super) records: UsableRecords,
+}
+
+/// The places of the records whose keys may have made a signature, the first few.
+#[derive(Debug, Default)]
+pub(super) struct UsableRecords {
+    places: [usize; MOST_KEYS],
+    count: usize,
+}
+
+/// Several keys at one name are a left-over or a mistake; each costs a check.
+const MOST_KEYS: usize = 3;
+
+impl UsableRecords {
+    pub(super) fn new(signature: &Signature, answer: &KeyAnswer, config: &VerifierConfig) -> Self {
+        let mut usable = Self::default();
+        if let KeyAnswer::Records(records) = answer {
+            let places = records.iter().enumerate();
+            for (place, _) in places
+                .filter(|(_, record)| refusal(signature, record, config).is_none())
+                .take(MOST_KEYS)
+            {
+                usable.places[usable.count] = place;
+                usable.count += 1;
+            }
+        }
+        usable
+    }
+
+    pub(super) fn places(&self) -> &[usize] {
+        &self.places[..self.count]
+    }
 }
 
 /// What came of a check.
@@ -51,6 +84,7 @@ impl Check {
             _ => &[],
         };
         self.records
+            .places()
             .iter()
             .filter_map(|&index| Some((index, records.get(index)?.as_ref().ok()?)))
     }

@@ -7,6 +7,7 @@
 mod check;
 mod verdict;
 
+use check::UsableRecords;
 pub use check::{Check, CheckOutcome};
 pub use verdict::{Reason, Verdict};
 
@@ -84,11 +85,13 @@ impl Verifier {
             items: Vec::new(),
             key_names: Vec::new(),
             hashes: BodyHashes::default(),
-            from_fields: header.named("From").count(),
+            from_fields: 0,
         };
         let mut well_formed = 0;
         for (index, field) in header.iter().enumerate() {
-            if field.is_named(FIELD_NAME.as_bytes()) {
+            if field.is_named(b"From") {
+                verifier.from_fields += 1;
+            } else if field.is_named(FIELD_NAME.as_bytes()) {
                 let item = verifier.read(index, field, now, &mut well_formed);
                 verifier.items.push(item);
             }
@@ -154,11 +157,19 @@ impl Verifier {
             let Some(field) = header.get(item.field) else {
                 continue;
             };
+            let octets = signed_octets(signature, header, item.field, field, &fields);
+            let records = UsableRecords::new(signature, &answer, &self.config);
+            // All that is wanted of it from here on are its claims.
+            let Some(signature) = item.signature.take() else {
+                continue;
+            };
+            let (claims, signature) = signature.into_claims();
+            item.claims = Some(claims);
             checks.push(Check {
                 item: index,
-                octets: signed_octets(signature, header, item.field, field, &fields),
-                signature: signature.signature.clone(),
-                records: usable_records(signature, &answer, &self.config),
+                octets,
+                signature,
+                records,
                 answer,
             });
         }
@@ -206,9 +217,9 @@ impl Verifier {
                 let value = header
                     .get(item.field)
                     .map_or(&b""[..], |field| field.value());
-                let claims = match (item.claims, &item.signature) {
+                let claims = match (item.claims, item.signature) {
                     (Some(claims), _) => claims,
-                    (None, Some(signature)) => Claims::from(signature),
+                    (None, Some(signature)) => signature.into_claims().0,
                     (None, None) => Claims::read(value),
                 };
                 let reason = item.reason.unwrap_or(match item.answer {
@@ -308,7 +319,8 @@ impl Item {
             KeyAnswer::NoRecord => self.reason = Some(Reason::NoKey { name_exists: true }),
             KeyAnswer::Unavailable(why) => self.reason = Some(Reason::KeyUnavailable(why.clone())),
             KeyAnswer::Records(records) => {
-                let record = usable_records(signature, answer, config)
+                let record = UsableRecords::new(signature, answer, config)
+                    .places()
                     .first()
                     .map(|&index| &records[index])
                     .or_else(|| records.iter().find(|record| record.is_ok()));
@@ -351,25 +363,6 @@ fn untimely(signature: &Signature, now: Option<u64>, drift: u64) -> Option<Reaso
     } else {
         None
     }
-}
-
-/// The places of the records whose keys may have made `signature`, the first few.
-fn usable_records(
-    signature: &Signature,
-    answer: &KeyAnswer,
-    config: &VerifierConfig,
-) -> Vec<usize> {
-    /// Several keys at one name are a left-over or a mistake; each costs a check.
-    const MOST: usize = 3;
-    let KeyAnswer::Records(records) = answer else {
-        return Vec::new();
-    };
-    let usable = records.iter().enumerate();
-    usable
-        .filter(|(_, record)| refusal(signature, record, config).is_none())
-        .map(|(index, _)| index)
-        .take(MOST)
-        .collect()
 }
 
 /// Why a record cannot serve for this signature (RFC 6376 section 6.1.2, RFC 8301 section 3.2).
