@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # Mail::DKIM as a harness: benches/src/peer_protocol.rs says what it is told and what it answers.
 #
-# The private key is parsed once, as Mail::DKIM lets one; the key record comes from memory, as the resource record that a
-# resolver would give, and is parsed for each message. Debian 12's version has no Ed25519.
+# The private key is parsed once, as Mail::DKIM lets one; the key record comes from memory, as the resource record that
+# a resolver would give, and is parsed for each message. Debian 12's version has no Ed25519.
 use strict;
 use warnings;
 use Mail::DKIM;

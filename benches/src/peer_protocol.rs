@@ -14,9 +14,9 @@
 //!
 //! The times are of the CPU, of the thread that did the work, for all N goes. The last three words of `load` are the
 //! sizes of a private key in PEM (PKCS#1 for RSA, PKCS#8 for Ed25519), of a key record's text, and of a whole message
-//! with CRLF line ends. FIELDS are the names of the header fields to sign, with colons between. Instead of its answer, any
-//! command may get `error SENTENCE`, or `unsupported SENTENCE` where a peer has no such thing. The end of standard input
-//! ends a harness.
+//! with CRLF line ends. FIELDS are the names of the header fields to sign, with colons between. Instead of its answer,
+//! any command may get `error SENTENCE`, or `unsupported SENTENCE` where a peer has no such thing. The end of standard
+//! input ends a harness.
 //!
 //! Nothing but the standard library is used here: the harness of mail-auth, which is no part of this workspace, takes
 //! this very file.

@@ -1,8 +1,8 @@
 //! mail-auth as a harness (see `benches/src/peer_protocol.rs`, which is also this one's).
 //!
 //! Private keys and key records are parsed once; records are found in a cache of parsed ones, as mail-auth wants it, so
-//! that verifying never waits. The argument says how messages are signed: `whole` or `stream`, in pieces of 64 KiB. There
-//! is no verifying in pieces.
+//! that verifying never waits. The argument says how messages are signed: `whole` or `stream`, in pieces of 64 KiB.
+//! There is no verifying in pieces.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code)]
