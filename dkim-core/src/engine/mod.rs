@@ -18,7 +18,8 @@ mod rustcrypto;
 pub use private_key::{MAX_KEY_OCTETS, PrivateKey, PrivateKeyError};
 pub use public_key::{PublicKey, PublicKeyError};
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::time::Duration;
 
 #[cfg(not(any(feature = "aws-lc", feature = "rustcrypto")))]
 compile_error!("dkim-core needs an engine: turn on the feature \"aws-lc\" or \"rustcrypto\"");
@@ -87,6 +88,52 @@ pub trait SigningKey: Send + Sync + Debug {
     /// # Errors
     /// The engine's reason, in a sentence that holds no secret.
     fn sign(&self, octets: &[u8]) -> Result<Vec<u8>, SigningError>;
+
+    /// Takes `octets` to be signed, and gives the result to `completion`: at once, or later and from any thread. After
+    /// `within` nobody waits for it any more, so that what is still in a queue then need not be done.
+    ///
+    /// This is for keys that wait for a device, and for engines that sign for several messages in one go: they keep what
+    /// is submitted and return. By default it is signed here and now, as software keys do best one at a time.
+    fn submit(&self, octets: Vec<u8>, within: Duration, completion: Completion) {
+        let _ = within;
+        completion.complete(self.sign(&octets));
+    }
+}
+
+/// Where the result of [`SigningKey::submit`] goes. One that is dropped unused reports a failure, so that every
+/// submission has an end.
+pub struct Completion(Option<Receiver>);
+
+type Receiver = Box<dyn FnOnce(Result<Vec<u8>, SigningError>) + Send>;
+
+impl Completion {
+    /// `receiver` is called once, with the result, on the thread that completes or drops this.
+    pub fn new(receiver: impl FnOnce(Result<Vec<u8>, SigningError>) + Send + 'static) -> Self {
+        Self(Some(Box::new(receiver)))
+    }
+
+    /// Hands the result over.
+    pub fn complete(mut self, result: Result<Vec<u8>, SigningError>) {
+        if let Some(receiver) = self.0.take() {
+            receiver(result);
+        }
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if let Some(receiver) = self.0.take() {
+            receiver(Err(SigningError(
+                "engine gave neither a signature nor a reason".to_owned(),
+            )));
+        }
+    }
+}
+
+impl Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion").finish_non_exhaustive()
+    }
 }
 
 /// A public key that is ready to check signatures. Shared between threads.
@@ -182,6 +229,25 @@ const LONGEST_RSA_BITS: u32 = 8192;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_submission_has_one_end() {
+        let key = PrivateKey::from_octets(include_bytes!("../../tests/data/keys/ed25519.pem"));
+        let key = signing_key(&key.unwrap()).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let completion = |name: &'static str| {
+            let sender = sender.clone();
+            Completion::new(move |result| sender.send((name, result)).unwrap())
+        };
+        key.submit(b"x".to_vec(), Duration::ZERO, completion("signed"));
+        drop(completion("dropped"));
+        drop(sender);
+        let ends: Vec<_> = receiver.iter().collect();
+        assert_eq!(ends[0], ("signed", key.sign(b"x")));
+        assert!(ends[0].1.is_ok());
+        assert!(matches!(&ends[1], ("dropped", Err(SigningError(_)))));
+        assert_eq!(ends.len(), 2);
+    }
 
     #[test]
     fn engines_are_found_by_their_names_only() {

@@ -102,6 +102,14 @@ impl KeySet {
         set
     }
 
+    /// Puts `other` keys made of them in the place of those from files.
+    #[cfg(test)]
+    pub(crate) fn replace(&mut self, other: impl Fn(Arc<dyn SigningKey>) -> Arc<dyn SigningKey>) {
+        for key in self.files.values_mut().flatten() {
+            *key = other(Arc::clone(key));
+        }
+    }
+
     /// What was found while loading.
     pub fn report(&self) -> &Report {
         &self.report

@@ -2,9 +2,9 @@
 //! back.
 //!
 //! All that one read brings is answered by one write. A body chunk is answered before it is hashed, so that the MTA
-//! prepares the next one meanwhile. Software keys sign and check here and now; DNS look-ups run as tasks of their own and
-//! end with the connection. While the end of a message waits for answers no command is taken, but a little is read, to
-//! notice when the MTA hangs up.
+//! prepares the next one meanwhile. Software keys sign and check here and now; a key that takes its time is awaited by a
+//! task, as DNS look-ups are, and such tasks end with the connection. While the end of a message waits for answers no
+//! command is taken, but a little is read, to notice when the MTA hangs up.
 //!
 //! Failing: what does not read as milter packets, an MTA that falls silent within a packet or takes no answer, and a panic
 //! close this connection and nothing else; after a panic the command at hand is answered with TEMPFAIL first.
@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dkim_core::engine::SigningError;
+use dkim_core::engine::{Completion, SigningError};
 use dkim_core::key_record::KeyAnswer;
 use dkim_core::verifier::CheckOutcome;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
@@ -42,7 +42,8 @@ pub(super) struct Connection {
     phase: watch::Receiver<Phase>,
     input: ReadBuffer,
     actions: Actions,
-    lookups: JoinSet<Answer>,
+    /// Look-ups, and signatures that keys take their time for.
+    tasks: JoinSet<Answer>,
     /// Given back when the connection ends, however it does.
     _seat: Seat,
     /// When the session wants to be woken.
@@ -56,8 +57,11 @@ pub(super) struct Connection {
     has_answered: bool,
 }
 
-/// A message, a place in its list of names, and what is known of the name there.
-type Answer = (u64, usize, Arc<KeyAnswer>);
+/// What a task of a connection ends with: for which message, and at what place in its list of names or signatures.
+enum Answer {
+    Key(u64, usize, Arc<KeyAnswer>),
+    Signature(u64, usize, Result<Vec<u8>, SigningError>),
+}
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -110,7 +114,7 @@ impl Connection {
             phase,
             input: ReadBuffer::new(),
             actions: Actions::default(),
-            lookups: JoinSet::new(),
+            tasks: JoinSet::new(),
             _seat: seat,
             wake_at: None,
             heard_at,
@@ -172,12 +176,7 @@ impl Connection {
                     self.has_answered = false;
                 }
                 Event::Read(Err(error)) => return ControlFlow::Break(Ending::Failed(error)),
-                Event::Answered(Some((message, index, answer))) => {
-                    self.tell(|session, now, actions| {
-                        session.key_answer(message, index, answer, now, actions)
-                    })
-                    .await?;
-                }
+                Event::Answered(Some(answer)) => self.answered(answer).await?,
                 Event::Answered(None) => {}
                 Event::Timer => self.timer_rang().await?,
                 Event::Phase => self.change_phase()?,
@@ -241,6 +240,18 @@ impl Connection {
         self.work().await
     }
 
+    async fn answered(&mut self, answer: Answer) -> ControlFlow<Ending> {
+        self.tell(|session, now, actions| match answer {
+            Answer::Key(message, index, answer) => {
+                session.key_answer(message, index, answer, now, actions);
+            }
+            Answer::Signature(message, index, result) => {
+                session.signed(message, index, result, actions);
+            }
+        })
+        .await
+    }
+
     /// Does the work that the session has handed out, until there is no more.
     async fn work(&mut self) -> ControlFlow<Ending> {
         loop {
@@ -269,9 +280,8 @@ impl Connection {
                 timeout,
             } => {
                 let source = Arc::clone(&self.shared.state.load().key_records);
-                self.lookups.spawn(async move {
-                    let answer = look_up(source, name, timeout).await;
-                    (message, index, answer)
+                self.tasks.spawn(async move {
+                    Answer::Key(message, index, look_up(source, name, timeout).await)
                 });
                 return ControlFlow::Continue(());
             }
@@ -280,9 +290,26 @@ impl Connection {
                 index,
                 key,
                 octets,
+                timeout,
             } => {
-                let result = catch_unwind(AssertUnwindSafe(|| key.sign(&octets)))
-                    .unwrap_or_else(|_| Err(SigningError(ENGINE_PANICKED.to_owned())));
+                let (sender, mut receiver) = oneshot::channel();
+                let completion = Completion::new(move |result| {
+                    // Nobody is there any more if the connection has ended.
+                    let _ = sender.send(result);
+                });
+                let submit = || key.submit(octets, timeout, completion);
+                let result = match catch_unwind(AssertUnwindSafe(submit)) {
+                    Err(_) => Err(SigningError(ENGINE_PANICKED.to_owned())),
+                    Ok(()) => match receiver.try_recv() {
+                        Ok(result) => result,
+                        Err(_) => {
+                            self.tasks.spawn(async move {
+                                Answer::Signature(message, index, late(receiver).await)
+                            });
+                            return ControlFlow::Continue(());
+                        }
+                    },
+                };
                 survives(session, actions, |session, actions| {
                     session.signed(message, index, result, actions);
                 })
@@ -337,14 +364,14 @@ impl Connection {
         let Self {
             stream,
             input,
-            lookups,
+            tasks,
             timer,
             phase,
             ..
         } = self;
         tokio::select! {
             read = stream.read(input.room(wanted)), if can_read => Event::Read(read),
-            answer = lookups.join_next(), if !lookups.is_empty() => Event::Answered(answer.and_then(Result::ok)),
+            answer = tasks.join_next(), if !tasks.is_empty() => Event::Answered(answer.and_then(Result::ok)),
             () = timer.as_mut() => Event::Timer,
             () = changed(phase) => Event::Phase,
         }
@@ -443,6 +470,15 @@ async fn look_up(source: Arc<dyn KeySource>, name: String, patience: Duration) -
             "no answer from the DNS in time".to_owned(),
         ))
     })
+}
+
+/// A signature that is not there at once. How long it is awaited is the session's to know.
+async fn late(
+    receiver: oneshot::Receiver<Result<Vec<u8>, SigningError>>,
+) -> Result<Vec<u8>, SigningError> {
+    // A completion always answers, even when it is dropped.
+    let lost = || Err(SigningError(ENGINE_PANICKED.to_owned()));
+    receiver.await.unwrap_or_else(|_| lost())
 }
 
 /// The next change of phase; none comes once the server is gone.

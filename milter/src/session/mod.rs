@@ -77,6 +77,8 @@ pub enum Work {
         key: Arc<dyn SigningKey>,
         /// What it signs.
         octets: Vec<u8>,
+        /// How long the signature is awaited.
+        timeout: Duration,
     },
     /// Check with the engine; answered by [`Session::checked`].
     Check {

@@ -123,6 +123,7 @@ impl Signing {
             index: piece.request,
             key: self.orders[piece.request].signer.key.clone(),
             octets: piece.octets,
+            timeout: SIGNING_TIME,
         });
         checks.chain(signatures).collect()
     }

@@ -186,6 +186,7 @@ impl Mta {
                 index,
                 key,
                 octets,
+                ..
             } => {
                 let signature = if self.signs {
                     key.sign(&octets)

@@ -8,20 +8,35 @@ use crate::server::{Census, Patience, State};
 use crate::settings::Settings;
 use crate::tables::test_dir::TestDir;
 use arc_swap::ArcSwap;
+use dkim_core::engine::{KeyType, PublicKey, SigningKey};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
 /// An MTA's end of a connection that is being served; the settings, with `options`, can be asked for `calls` times
 /// before a panic. With sockets of the kind SEQPACKET each write at one end is one read at the other.
 fn serve(kind: SocketType, options: &[String], calls: usize, patience: Patience) -> UnixStream {
+    serve_with(kind, options, calls, patience, |key| key)
+}
+
+/// The same, with keys made of those that `options` name.
+fn serve_with(
+    kind: SocketType,
+    options: &[String],
+    calls: usize,
+    patience: Patience,
+    other: impl Fn(Arc<dyn SigningKey>) -> Arc<dyn SigningKey>,
+) -> UnixStream {
     let overrides = Overrides {
         set: options.to_vec(),
         ..Overrides::default()
     };
     let (config, _) = Config::load(None, &overrides).unwrap();
-    let keys = KeySet::load(&config, Reader::current());
+    let mut keys = KeySet::load(&config, Reader::current());
+    keys.replace(other);
     let settings = Arc::new(Settings::new(config, keys, "host.example".to_owned()).unwrap());
     let key_records = RecordsFile::from_octets(b"", Format::PublicKeys, "none".as_ref()).unwrap();
     let state = State {
@@ -105,6 +120,103 @@ async fn all_answers_to_one_read_are_one_write() {
         );
         let is_signed = answer.windows(14).any(|window| window == b"DKIM-Signature");
         assert_eq!(is_signed, body_first);
+    }
+}
+
+/// A key that signs for several messages in one go, on a thread of its own once there are enough; or that fails them all.
+#[derive(Debug)]
+struct BatchKey {
+    key: Arc<dyn SigningKey>,
+    queue: Mutex<Vec<(Vec<u8>, Completion)>>,
+    batch: usize,
+    fails: bool,
+}
+
+impl SigningKey for BatchKey {
+    fn key_type(&self) -> KeyType {
+        self.key.key_type()
+    }
+
+    fn public_key(&self) -> &PublicKey {
+        self.key.public_key()
+    }
+
+    fn sign(&self, _octets: &[u8]) -> Result<Vec<u8>, SigningError> {
+        panic!("the server submits")
+    }
+
+    fn submit(&self, octets: Vec<u8>, _within: Duration, completion: Completion) {
+        let mut queue = self.queue.lock().unwrap();
+        queue.push((octets, completion));
+        if queue.len() == self.batch {
+            let (batch, key, fails) = (queue.split_off(0), Arc::clone(&self.key), self.fails);
+            thread::spawn(move || {
+                for (octets, completion) in batch {
+                    if !fails {
+                        completion.complete(key.sign(&octets));
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_may_answer_later_and_for_several_messages_at_once() {
+    let dir = TestDir::new("batch");
+    let key = dir.write(
+        "key",
+        include_bytes!("../../../../dkim-core/tests/data/keys/rsa2048.pem"),
+    );
+    let options = [
+        "Domain=example.com".to_owned(),
+        "Selector=s".to_owned(),
+        format!("KeyFile={}", key.display()),
+        "RequireSafeKeys=no".to_owned(),
+    ];
+    for (fails, wanted) in [(false, &b"DKIM-Signature"[..]), (true, b"451 4.7.0")] {
+        let shared = std::sync::OnceLock::new();
+        let batch_key = |key: Arc<dyn SigningKey>| -> Arc<dyn SigningKey> {
+            let batch_key = || BatchKey {
+                key,
+                queue: Mutex::default(),
+                batch: 3,
+                fails,
+            };
+            Arc::<BatchKey>::clone(shared.get_or_init(|| Arc::new(batch_key())))
+        };
+        let mut mtas: Vec<_> = (0..3)
+            .map(|_| {
+                let patience = Patience::default();
+                serve_with(
+                    SocketType::STREAM,
+                    &options,
+                    usize::MAX,
+                    patience,
+                    batch_key,
+                )
+            })
+            .collect();
+        let message = [
+            OPTNEG,
+            b"\0\0\0\x10Cx\x004\0\x00127.0.0.1\0\0\0\0\x05M<a>\0\0\0\0\x05R<b>\0",
+            b"\0\0\0\x17LFrom\0 <a@example.com>\0\0\0\0\x01N\0\0\0\x04Bx\r\n\0\0\0\x01E",
+        ]
+        .concat();
+        for mta in &mut mtas {
+            mta.write_all(&message).await.unwrap();
+        }
+        for mta in &mut mtas {
+            let mut answers = Vec::new();
+            while !answers.windows(wanted.len()).any(|window| window == wanted) {
+                let read = timeout(Duration::from_secs(10), mta.read_buf(&mut answers)).await;
+                assert!(
+                    read.unwrap().unwrap() > 0,
+                    "{}",
+                    String::from_utf8_lossy(&answers)
+                );
+            }
+        }
     }
 }
 
