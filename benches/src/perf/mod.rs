@@ -91,15 +91,24 @@ fn json(outcome: &Outcome) -> Result<String, PerfError> {
 fn measure(options: &Options) -> Result<Outcome, PerfError> {
     let engine = options.engine;
     let preparing = Progress::new("preparing key and messages", Duration::ZERO);
-    let key = Key::get(&options.key, options.key_type, engine)?;
+    // Whoever verifies may be unable to sign, with RSA keys of 1024 bits for one.
+    let signer = (options.task == Task::Sign).then_some(engine);
+    let key = Key::get(&options.key, options.key_type, signer)?;
     let mut messages = Messages::of(&options.mix)?;
-    let signing =
-        |per_message_key| Signing::new(engine, &key, options.canonicalization, per_message_key);
+    let signing = Signing::new(
+        engine,
+        &key,
+        options.canonicalization,
+        options.task == Task::Sign && options.per_message_key,
+    );
+    let mut canonicalization = options.canonicalization.to_string();
     let work = match options.task {
-        Task::Sign => Work::Sign(signing(options.per_message_key)),
+        Task::Sign => Work::Sign(signing),
         Task::Verify => {
-            if !messages.are_read() || options.sign_first {
-                messages = messages.signed(&signing(false))?;
+            if messages.are_read() && !options.sign_first {
+                canonicalization = "as signed".to_owned();
+            } else {
+                messages = messages.signed(&signing)?;
             }
             Work::Verify(Verifying::new(engine, &key, options.per_message_key))
         }
@@ -140,7 +149,7 @@ fn measure(options: &Options) -> Result<Outcome, PerfError> {
         versions: Versions::of(engine.name()),
         engine: engine.name().to_owned(),
         digest: "software".to_owned(),
-        canonicalization: options.canonicalization.to_string(),
+        canonicalization,
         algorithm: key.algorithm().to_owned(),
         key_bits: key.bits(),
         per_message_key: options.per_message_key,

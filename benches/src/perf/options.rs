@@ -132,7 +132,7 @@ struct VerifyArguments {
     common: CommonArguments,
 
     /// With --mix mbox:FILE: take the signatures out of its messages, and sign them before anything is timed. Without,
-    /// the messages must be signed already, by the key given with --key
+    /// the messages must be signed already, by the key given with --key, and -b and -h say nothing
     #[arg(long)]
     sign_first: bool,
 }
@@ -180,7 +180,8 @@ struct CommonArguments {
     #[arg(long, value_name = "FILE", conflicts_with = "key_bits")]
     key: Option<PathBuf>,
 
-    /// Size of the RSA key that is made at start; that of 1024 bits is always the same [default: 2048]
+    /// Size of the RSA key that is made at start [default: 2048]. That of 1024 bits is always the same, and only some
+    /// engines sign with it
     #[arg(long, value_name = "BITS", value_parser = key_bits_parser())]
     key_bits: Option<u32>,
 

@@ -24,7 +24,7 @@ pub struct Outcome {
     pub engine: String,
     /// Who computed SHA-256.
     pub digest: String,
-    /// `c=`: header, then body.
+    /// `c=`: header, then body; `as signed` where the messages brought their signatures.
     pub canonicalization: String,
     /// `a=`
     pub algorithm: String,

@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::work::{Verifying, Work, with_field};
 use crate::rounds::{process_cpu_time, thread_cpu_time};
 use std::collections::BTreeMap;
-use std::sync::Barrier;
+use std::sync::{PoisonError, RwLock, mpsc};
 use std::time::{Duration, Instant};
 
 /// What was done in the window.
@@ -73,24 +73,31 @@ pub(super) fn run(
     window: Duration,
     checkers: &[Verifying<'_>],
 ) -> Window {
-    let barrier = Barrier::new(threads + 1);
+    let gate = RwLock::new(());
     let (workers, process_cpu) = std::thread::scope(|scope| {
+        // Nobody panics while holding the gate, so that a poisoned one is as good.
+        let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
+        let (warming, all_warm) = mpsc::channel::<()>();
         let handles: Vec<_> = (0..threads)
             .map(|thread| {
-                let barrier = &barrier;
+                let (gate, warming) = (&gate, warming.clone());
                 scope.spawn(move || {
                     // Threads begin at different messages.
                     let mut worker = Worker::new(messages, thread * messages.len() / threads);
                     worker.work_for(work, warmup);
-                    barrier.wait();
                     worker.count = Count::default();
+                    drop(warming);
+                    drop(gate.read());
                     worker.work_for(work, window);
                     worker
                 })
             })
             .collect();
-        barrier.wait();
+        drop(warming);
+        // Ends when the last of them is warm, or has panicked; nothing is ever sent.
+        let _ = all_warm.recv();
         let before = process_cpu_time();
+        drop(closed);
         let progress = Progress::new("working", window);
         while handles.iter().any(|handle| !handle.is_finished()) {
             progress.show_and_wait();
@@ -276,7 +283,7 @@ mod tests {
 
     fn key() -> Key {
         let source = KeySource::Made { bits: None };
-        Key::get(&source, Some(KeyType::Ed25519), default_engine()).unwrap()
+        Key::get(&source, Some(KeyType::Ed25519), None).unwrap()
     }
 
     fn signing(key: &Key) -> Signing<'_> {
@@ -345,6 +352,24 @@ mod tests {
                 window.failures.count
             )
         );
+    }
+
+    #[test]
+    fn a_signature_unlike_the_first_of_its_message_is_a_failure() {
+        let messages = Messages::of(&Mix::Size(64)).unwrap();
+        let mut worker = Worker::new(&messages, 0);
+        assert_eq!(worker.compare(0, "one".into()), Ok(()));
+        assert_eq!(worker.compare(0, "one".into()), Ok(()));
+        assert_eq!(worker.compare(0, "other".into()), Err(DIFFERS.into()));
+        let mut all = Firsts::from([(0, ("other".to_owned(), 6))]);
+        let mut result = Window {
+            messages: 8,
+            rate: 4.0,
+            ..Window::default()
+        };
+        merge(&mut all, worker.firsts, &mut result);
+        assert_eq!((result.messages, result.rate), (6, 3.0));
+        assert_eq!(result.failures.reasons[&0], (DIFFERS.into(), 2));
     }
 
     #[test]

@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn stages_and_what_they_leave_unexplained_make_the_whole() {
         let source = KeySource::Made { bits: None };
-        let key = Key::get(&source, Some(KeyType::Ed25519), default_engine()).unwrap();
+        let key = Key::get(&source, Some(KeyType::Ed25519), None).unwrap();
         let engine = default_engine();
         let unsigned = Messages::of(&Mix::Size(4096)).unwrap();
         let signing = Signing::new(engine, &key, Canonicalization::RELAXED, false);
@@ -517,7 +517,7 @@ mod tests {
     #[test]
     fn what_is_prepared_is_what_the_work_meets() {
         let source = KeySource::Made { bits: None };
-        let key = Key::get(&source, Some(KeyType::Ed25519), default_engine()).unwrap();
+        let key = Key::get(&source, Some(KeyType::Ed25519), None).unwrap();
         let signing = Signing::new(default_engine(), &key, Canonicalization::RELAXED, false);
         let messages = Messages::of(&Mix::Size(4096))
             .unwrap()

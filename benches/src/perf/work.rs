@@ -221,7 +221,7 @@ mod tests {
 
     fn key() -> Key {
         let source = KeySource::Made { bits: None };
-        Key::get(&source, Some(KeyType::Ed25519), default_engine()).unwrap()
+        Key::get(&source, Some(KeyType::Ed25519), None).unwrap()
     }
 
     #[test]

@@ -22,10 +22,10 @@ pub(super) fn render(tables: &[Table], rate: Rate) -> String {
     )
 }
 
-const WIDTH: usize = 940;
+const WIDTH: usize = 1000;
 const MARGIN: usize = 12;
 /// Where bars begin, and how long the longest one is; its figure stands behind it.
-const PANELS: [usize; 2] = [310, 630];
+const PANELS: [usize; 2] = [310, 650];
 const LONGEST: f64 = 200.0;
 const ROW: usize = 24;
 const BAR: usize = 16;
