@@ -120,7 +120,9 @@ fn stage_lines(stages: &Stages) -> String {
         ),
     );
     let mut row = |name: &str, us: f64, note: &str| {
-        let share = 100.0 * us / stages.whole_us;
+        // What rounds to zero has no sign.
+        let us = (100.0 * us).round() / 100.0 + 0.0;
+        let share = (1000.0 * us / stages.whole_us).round() / 10.0 + 0.0;
         let _ = writeln!(text, "      {name:<36}{us:>10.2}{share:>7.1} %{note}");
     };
     for stage in &stages.stages {
@@ -231,6 +233,11 @@ mod tests {
                     us: 2.5,
                     by_difference: true,
                 },
+                Stage {
+                    name: "digest".into(),
+                    us: -0.001,
+                    by_difference: true,
+                },
             ],
             unexplained_us: 0.5,
             whole_us: 4.0,
@@ -240,6 +247,7 @@ mod tests {
             "    stages      us of CPU per message, one thread, medians of 5 rounds on 1 message\n\
              \x20     parse                                     1.00   25.0 %\n\
              \x20     header                                    2.50   62.5 %  *\n\
+             \x20     digest                                    0.00    0.0 %  *\n\
              \x20     not explained by these                    0.50   12.5 %\n\
              \x20     the whole                                 4.00  100.0 %\n\
              \x20     * a difference of two measurements, noisier than the others\n"

@@ -47,7 +47,7 @@ pub struct Stage {
     pub by_difference: bool,
 }
 
-/// Measures the stages of `work` on the first few of `messages`.
+/// Measures the stages of `work` on some of `messages`.
 ///
 /// # Errors
 /// What went wrong on one of the messages.
@@ -338,14 +338,15 @@ impl Sample {
     }
 }
 
-/// The first messages, up to a number and a size that can be gone through many times.
+/// Messages from all over the mix, up to a number and a size that can be gone through many times.
 fn samples(work: &Work<'_>, messages: &Messages) -> Result<Vec<Sample>, Failures> {
     const MOST: usize = 32;
     const OCTETS: usize = 16 << 20;
     let mut samples: Vec<Sample> = Vec::new();
     let mut octets = 0;
     let mut buffer = Buffer::default();
-    for index in 0..messages.len().min(MOST) {
+    let count = messages.len().min(MOST);
+    for index in (0..count).map(|nth| nth * messages.len() / count) {
         let sample = messages
             .get(index, &mut buffer)
             .map_err(|error| error.to_string())
