@@ -3,6 +3,11 @@
 //! Each program is one file (or folder) in `src/bin` and measures one thing; nothing here is installed.
 #![forbid(unsafe_code)]
 
+pub mod exit;
+pub mod machine;
 pub mod peer_protocol;
+pub mod perf;
+pub mod report;
 pub mod rounds;
+pub mod versions;
 pub mod workload;

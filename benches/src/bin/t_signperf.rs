@@ -1,0 +1,8 @@
+//! How many messages are signed in a second; libopendkim has a program of that name.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    dkim_benches::perf::main(dkim_benches::perf::Task::Sign)
+}

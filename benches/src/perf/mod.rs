@@ -1,0 +1,177 @@
+//! `t-signperf` and `t-verifyperf`: messages per second, as libopendkim's programs of those names measure them, without
+//! their faults.
+//!
+//! Theirs count whole seconds of the wall clock, do not look at verdicts, forget the size that was asked for, and parse
+//! a PEM for every message. Here clocks are monotonic and CPU time is taken too, every signature and every verdict is
+//! checked, and keys are parsed once unless the same as theirs is asked for.
+
+mod error;
+mod keys;
+mod mbox;
+mod messages;
+mod options;
+pub mod outcome;
+mod progress;
+mod report;
+mod run;
+mod stages;
+mod work;
+
+use crate::exit::{EX_FAILED, of_clap, print};
+use crate::machine::{Machine, peak_rss};
+use crate::versions::Versions;
+use dkim_core::engine::engines;
+use error::PerfError;
+use keys::Key;
+use messages::Messages;
+use options::Options;
+use outcome::{Format, Outcome};
+use progress::Progress;
+use serde::{Deserialize, Serialize};
+use std::process::ExitCode;
+use std::time::Duration;
+use work::{Signing, Verifying, Work};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// Signing.
+    Sign,
+    /// Verifying.
+    Verify,
+}
+
+impl Task {
+    fn program(self) -> &'static str {
+        match self {
+            Self::Sign => "t-signperf",
+            Self::Verify => "t-verifyperf",
+        }
+    }
+}
+
+/// The program for `task`, with the command line of this process.
+pub fn main(task: Task) -> ExitCode {
+    let options = match Options::from_command_line(task, std::env::args_os()) {
+        Ok(options) => options,
+        Err(error) => return of_clap(&error),
+    };
+    match measure_and_print(&options) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{}: {error}", task.program());
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn measure_and_print(options: &Options) -> Result<ExitCode, PerfError> {
+    let outcome = measure(options)?;
+    let text = match options.json {
+        true => json(&outcome)?,
+        false => report::text(&outcome),
+    };
+    print(&text).map_err(PerfError::Output)?;
+    if outcome.failed == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let program = options.task.program();
+    eprint!("{program}: {}", report::failure_text(&outcome));
+    Ok(ExitCode::from(EX_FAILED))
+}
+
+fn json(outcome: &Outcome) -> Result<String, PerfError> {
+    let json = serde_json::to_string_pretty(outcome);
+    json.map(|json| json + "\n")
+        .map_err(|error| PerfError::Output(error.into()))
+}
+
+/// Makes key and messages ready, measures, and gathers what there is to say.
+fn measure(options: &Options) -> Result<Outcome, PerfError> {
+    let engine = options.engine;
+    let preparing = Progress::new("preparing key and messages", Duration::ZERO);
+    // Whoever verifies may be unable to sign, with RSA keys of 1024 bits for one.
+    let signer = (options.task == Task::Sign).then_some(engine);
+    let key = Key::get(&options.key, options.key_type, signer)?;
+    let mut messages = Messages::of(&options.mix)?;
+    let signing = Signing::new(
+        engine,
+        &key,
+        options.canonicalization,
+        options.task == Task::Sign && options.per_message_key,
+    );
+    let mut canonicalization = options.canonicalization.to_string();
+    let work = match options.task {
+        Task::Sign => Work::Sign(signing),
+        Task::Verify => {
+            if messages.are_read() && !options.sign_first {
+                canonicalization = "as signed".to_owned();
+            } else {
+                messages = messages.signed(&signing)?;
+            }
+            Work::Verify(Verifying::new(engine, &key, options.per_message_key))
+        }
+    };
+    let checkers: Vec<Verifying<'_>> = engines()
+        .iter()
+        .map(|engine| Verifying::new(*engine, &key, false))
+        .collect();
+    drop(preparing);
+
+    let mut window = run::run(
+        &work,
+        &messages,
+        options.threads,
+        options.warmup,
+        options.window,
+        &checkers,
+    );
+    // Before the stages, which keep copies of messages.
+    let peak_memory = peak_rss(None);
+    let mut stages = None;
+    if options.stages && window.failures.count == 0 {
+        let _progress = Progress::new("measuring stages", Duration::ZERO);
+        match stages::measure(&work, &messages) {
+            Ok(measured) => stages = Some(measured),
+            Err(failures) => window.failures = failures,
+        }
+    }
+
+    let wall = window.wall.as_secs_f64();
+    let cpu = window.cpu.as_secs_f64();
+    let worked_on = (window.messages + window.failures.count) as f64;
+    let mut outcome = Outcome {
+        format: Format::V1,
+        task: options.task,
+        label: options.label.clone(),
+        machine: Machine::read(),
+        versions: Versions::of(engine.name()),
+        engine: engine.name().to_owned(),
+        digest: "software".to_owned(),
+        canonicalization,
+        algorithm: key.algorithm().to_owned(),
+        key_bits: key.bits(),
+        per_message_key: options.per_message_key,
+        workload: options.mix.to_string(),
+        distinct_messages: window.distinct,
+        threads: options.threads,
+        seconds: options.window.as_secs_f64(),
+        warmup_seconds: options.warmup.as_secs_f64(),
+        wall_seconds: wall,
+        cpu_seconds: cpu,
+        process_cpu_seconds: window.process_cpu.as_secs_f64(),
+        messages: window.messages,
+        octets: window.octets,
+        messages_per_second: window.rate,
+        messages_per_cpu_second: window.messages as f64 / cpu,
+        cpu_us_per_message: cpu * 1e6 / worked_on,
+        megabytes_per_second: window.octets as f64 / 1e6 / wall,
+        peak_memory,
+        stages,
+        failed: 0,
+        failures: Vec::new(),
+    };
+    outcome.set_failures(window.failures, |index| messages.name(index));
+    Ok(outcome)
+}
