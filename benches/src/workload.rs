@@ -8,6 +8,12 @@ pub const RSA_2048_PEM: &[u8] = include_bytes!("../../dkim-core/tests/data/keys/
 /// The same as PKCS#8 in DER.
 pub const RSA_2048_DER: &[u8] = include_bytes!("../../dkim-core/tests/data/keys/rsa2048.pkcs8.der");
 
+/// A private Ed25519 key, PEM, made for tests.
+pub const ED25519_PEM: &[u8] = include_bytes!("../../dkim-core/tests/data/keys/ed25519.pem");
+
+/// The same as PKCS#8 in DER.
+pub const ED25519_DER: &[u8] = include_bytes!("../../dkim-core/tests/data/keys/ed25519.der");
+
 /// Twelve fields as an MTA hands them over, about 800 octets; seven of them or so get signed.
 pub fn header() -> HeaderFields {
     let mut header = HeaderFields::new();
@@ -25,6 +31,19 @@ pub fn header() -> HeaderFields {
         "In-Reply-To: <20260105.090000.7@example.net>",
         "References: <20260101.080000.1@example.net>\r\n <20260105.090000.7@example.net>",
     ] {
+        header.push_raw(field.as_bytes());
+    }
+    header
+}
+
+/// Two hundred fields in about 30 KB, as many names as fields, folded like others.
+pub fn heavy_header() -> HeaderFields {
+    let mut header = HeaderFields::new();
+    header.push_raw(b"From: Ann Sender <ann@example.com>");
+    for n in 1..200 {
+        let field = format!(
+            "X-Field-{n}: one of many that lists, filters and the like add on the way, number {n}\r\n\twith a second line of about as much to read, and nothing more"
+        );
         header.push_raw(field.as_bytes());
     }
     header
