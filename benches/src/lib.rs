@@ -3,5 +3,6 @@
 //! Each program is one file (or folder) in `src/bin` and measures one thing; nothing here is installed.
 #![forbid(unsafe_code)]
 
+pub mod load;
 pub mod rounds;
 pub mod workload;
