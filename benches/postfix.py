@@ -6,7 +6,8 @@ usage: postfix.py [--quick] [--rounds N] [--json FILE]
 
 Two mixes as smtp-source sends them, one message a session: 1,000 of 2 KB over 10 sessions, and 50 of 2 MB over 4. Postfix
 discards what it has accepted, and its queue is in memory where there is a /dev/shm, so that neither delivery nor disks
-are measured. "sign and verify" are two daemons in a row, the verifier first.
+are measured. "sign and verify" are two daemons in a row, the verifier first. rspamd and dkimpy-milter are measured too
+where they are installed, as far as other_milters.py can set them up.
 
 Nothing is timed that is not shown to work. Before the rounds of a mix, one message goes through each configuration to a
 next hop that keeps it, and must have got what it should; then a fifth of the mix goes through a listener like the timed
@@ -16,18 +17,16 @@ After the rounds one more message goes to the next hop. Rounds are interleaved, 
 
 Needs root, as Postfix does. --quick has only signing, and two rounds.
 """
-import argparse, collections, itertools, pathlib, re, shutil, statistics, subprocess, sys, tempfile, time
+import argparse, collections, itertools, pathlib, re, statistics, subprocess, sys, tempfile, time
 
-from side_by_side import (DOMAIN, ID, SELECTOR, SENDER, cpu_seconds, daemon, machine, programs, records_file, say,
+from side_by_side import (DOMAIN, ID, SELECTOR, SENDER, cpu_seconds, daemon, machine, processes, programs, records_file, say,
                           text_message, versions, write)
-import rig
-from rig import hop, keys, milter, outside, postfix
+import other_milters, rig
+from rig import dns, hop, keys, milter, outside, postfix
 
 Mix = collections.namedtuple("Mix", "title octets messages sessions")
 MIXES = {"small": Mix("2 KB", 2048, 1000, 10), "large": Mix("2 MB", 2000000, 50, 4)}
 WORKS = {"verify": ["v"], "sign": ["s"], "sign and verify": ["v", "s"]}
-# Neither is measured with the milters of this list installed unless somebody writes how it is set up; see others().
-OTHERS = {"rspamd": "/usr/bin/rspamd", "dkimpy-milter": "/usr/bin/dkimpy-milter"}
 NO_MILTER = "no milter"
 # Recipients are named in the Received field, so these are of one length; the first one's domain is discarded.
 RCPT, LOOKED_AT = "bo@dest.test", "bo@look.test"
@@ -56,17 +55,17 @@ class Configuration:
     def addresses(self):
         return ",".join(one.address for one in self.daemons)
 
-    def cpu_seconds(self):
-        return sum(cpu_seconds(one.process.pid) for one in self.daemons)
+    def processes(self):
+        return [pid for one in self.daemons for pid in processes(one.process.pid)]
 
 
 def main():
     options = argparse.ArgumentParser(description="What a milter costs a mail server, ours beside OpenDKIM.")
     options.add_argument("--quick", action="store_true")
-    options.add_argument("--rounds", type=int, help="5, or 2 with --quick")
+    options.add_argument("--rounds", type=int, help="3, or 2 with --quick")
     options.add_argument("--json", metavar="FILE")
     options = options.parse_args()
-    rounds = options.rounds or (2 if options.quick else 5)
+    rounds = options.rounds or (2 if options.quick else 3)
     rig.must_be_root()
     rig.end_on_signals()
     began = time.monotonic()
@@ -81,6 +80,8 @@ def main():
         for work in (["sign"] if options.quick else WORKS)
         for transport in ("unix", "inet")
         for name, path in programs().items()]
+    if not options.quick:
+        configurations += others(key)
     mta = server(home, configurations, next_hop)
     with mta:
         for mix in MIXES:
@@ -95,16 +96,30 @@ def main():
                     measure(mta, one, mix, files[mix])
             for one in configurations:
                 prove(mta, next_hop, one, mix, files[mix])
-                one.peak[mix] = sum(milter.peak_memory(d.process.pid) for d in one.daemons) / 2**20
+                one.peak[mix] = sum(map(milter.peak_memory, one.processes())) / 2**20
     for one in configurations:
         for each in one.daemons:
             each.stop()
     table = [row(one, mix, configurations[0]) for mix in MIXES for one in configurations]
     show(table, rounds)
-    others()
+    for name in other_milters.missing():
+        print(f"{name}: not installed, not measured")
+    if options.quick and other_milters.installed():
+        print("other milters are measured without --quick")
     print(f"{time.monotonic() - began:.0f} s in all")
     write(options.json, {"machine": machine(), "versions": versions(), "rounds": rounds,
                          "mixes": {name: mix._asdict() for name, mix in MIXES.items()}, "rows": table})
+
+
+def others(key):
+    """A configuration for each of the other milters that is installed and each thing that it does."""
+    found, name_server = [], dns.Server({f"{SELECTOR}._domainkey.{DOMAIN}": key.record})
+    for kind, path in other_milters.installed().items():
+        for work in kind.works:
+            for transport in ("unix", "inet"):
+                one = kind(path, transport, WORKS[work][0], key, name_server.port, ID)
+                found.append(Configuration(kind.name, work, transport, [one.start()]))
+    return found
 
 
 def server(home, configurations, next_hop):
@@ -149,26 +164,30 @@ def messages(home, key):
     return files
 
 
-def send(mta, listener, file, count, sessions, rcpt=RCPT):
-    """Sends messages and waits until Postfix has taken all: the seconds that took."""
+def send(mta, listener, file, count, sessions, rcpt=RCPT, watched=()):
+    """Sends messages, and waits until they have left the queue, so that nothing is left to do when others are timed. Gives
+    the seconds until Postfix had taken all, the CPU seconds of `watched` processes until then, and what it logged."""
+    log, before = Log(mta), cpu_seconds(watched)
     command = ["smtp-source", "-s", sessions, "-m", count, "-f", SENDER, "-t", rcpt, "-F", file,
                f"127.0.0.1:{mta.ports[listener]}"]
     began = time.monotonic()
     done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=120)
     taken = time.monotonic() - began
+    # A milter is done with a message before the client is told.
+    cpu = sum(after - before[pid] for pid, after in cpu_seconds(before).items())
     if done.returncode or done.stderr:
         sys.exit(f"{listener}: smtp-source ended with {done.returncode}: {done.stdout}{done.stderr}\n{mta.log()[-2000:]}")
-    return taken
+    log.wait(count)
+    return taken, cpu, log
 
 
 def prove(mta, next_hop, one, mix, file):
     """One message through to the next hop, which must have got what this configuration is for."""
-    log = Log(mta)
-    send(mta, one.name, file, 1, 1, LOOKED_AT)
+    _, _, log = send(mta, one.name, file, 1, 1, LOOKED_AT)
     raw = next_hop.wait(LOOKED_AT, 20).data
     next_hop.messages.clear()
-    one.size[mix], = log.sizes(1)
+    one.size[mix], = log.sizes()
     signatures, words = outside.selectors(raw), [r.word for r in outside.results(raw, ID)]
     if (signatures, words) != ([SELECTOR] * (1 + one.signed), ["pass"] * one.passed):
         sys.exit(f"{one.name}, {mix}: {len(signatures)} signatures, results {words}\n"
@@ -177,9 +196,8 @@ def prove(mta, next_hop, one, mix, file):
 
 def count(mta, one, mix, file):
     """Many messages at once, each of which must get what this configuration is for."""
-    messages, log = MIXES[mix].messages // 5, Log(mta)
-    send(mta, logged(one.name), file, messages, MIXES[mix].sessions)
-    log.sizes(messages)
+    messages = MIXES[mix].messages // 5
+    _, _, log = send(mta, logged(one.name), file, messages, MIXES[mix].sessions)
     for wanted, what in (one.signed, "signed"), (one.passed, "passed"):
         found = log.text().count(f": seen {what}\n")
         if found != messages * wanted:
@@ -198,22 +216,21 @@ class Log:
             log.seek(self.at)
             return log.read()
 
-    def sizes(self, count):
-        """The sizes of the queue files of so many messages, as qmgr(8) logs them; waits until all have left the
-        queue."""
+    def wait(self, count):
+        """Waits until so many messages have left the queue."""
         rig.until(60, lambda: self.text().count(": removed\n") >= count,
                   lambda: f"{count} messages to leave the queue:\n{self.text()[-2000:]}")
+
+    def sizes(self):
+        """The sizes of messages in the queue, as qmgr(8) logs them."""
         return [int(size) for size in re.findall(r"qmgr\[\d+\]: \w+: from=<\S*>, size=(\d+),", self.text())]
 
 
 def measure(mta, one, mix, file):
     """One sample of one configuration."""
     count, sessions = MIXES[mix].messages, MIXES[mix].sessions
-    log, cpu = Log(mta), one.cpu_seconds()
-    taken = send(mta, one.name, file, count, sessions)
-    # The daemons are told of the end of each message before the client is.
-    cpu = one.cpu_seconds() - cpu
-    sizes = log.sizes(count)
+    taken, cpu, log = send(mta, one.name, file, count, sessions, watched=one.processes())
+    sizes = log.sizes()
     first = one.size[mix]
     wrong = [size for size in sizes if abs(size - first) > TOLERANCE]
     if len(sizes) != count or wrong:
@@ -240,19 +257,13 @@ def show(table, rounds):
         about = MIXES[mix]
         print(f"{about.messages} messages of {about.title}, {about.sessions} sessions, one message each; medians of "
               f"{rounds} rounds")
-        print(f"{'':17}{'':6}{'':12}{'msgs/s':>8}{'of none':>9}{'CPU ms':>9}{'peak MiB':>10}")
+        print(f"{'':17}{'':6}{'':15}{'msgs/s':>8}{'of none':>9}{'CPU ms':>9}{'peak MiB':>10}")
         for one in rows:
-            name = f"{one['work'] or '-':17}{one['transport'] or '-':6}{one['program']:12}"
+            name = f"{one['work'] or '-':17}{one['transport'] or '-':6}{one['program']:15}"
             rest = "" if one["work"] is None else \
                 f"{one['daemon_cpu_ms_per_message']:9.3f}{one['daemon_peak_rss_mib']:10.1f}"
             print(f"{name}{one['messages_per_second']:8.1f}{one['ratio_to_no_milter']:9.2f}{rest}")
     print("(of none: against no milter in the same run; CPU ms: of the milter's processes, by message)")
-
-
-def others():
-    """Says which other milters are not in the table."""
-    for name, path in OTHERS.items():
-        print(f"{name}: {'installed, but not measured here' if shutil.which(path) else 'not installed, not measured'}")
 
 
 if __name__ == "__main__":

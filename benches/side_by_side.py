@@ -60,10 +60,31 @@ def text_message(octets):
         b"Content-Transfer-Encoding: 7bit")) + b"\r\n" + body[:octets - 2] + b"\r\n"
 
 
-def cpu_seconds(pid):
-    """CPU time of a process so far, of all its threads, those that have ended too (the clock of clock_getcpuclockid(3),
-    whose number Linux makes of the process')."""
-    return time.clock_gettime(~pid << 3 | 2)
+def processes(pid):
+    """This process and all that descend from it, for daemons that work in several."""
+    parents = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name of a process may have anything in it, but for what follows its last bracket.
+            parents[int(path.parent.name)] = int(path.read_text(errors="replace").rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def cpu_seconds(pids):
+    """CPU time of each process so far, of all its threads, those that have ended too (the clock of
+    clock_getcpuclockid(3), whose number Linux makes of the process'); nothing of processes that have ended."""
+    found = {}
+    for pid in pids:
+        try:
+            found[pid] = time.clock_gettime(~pid << 3 | 2)
+        except OSError:
+            continue
+    return found
 
 
 def medians(samples):
