@@ -93,7 +93,7 @@ def medians(samples):
 
 
 def machine():
-    """What was measured on."""
+    """What is measured on, and the load on it so far."""
     cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "kernel": os.uname().release,
             "load": round(os.getloadavg()[0], 2)}
