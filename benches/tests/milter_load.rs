@@ -410,7 +410,7 @@ fn what_a_milter_does_wrong_is_counted_by_kind_and_ends_with_1() {
     ];
     for (script, kind) in cases {
         let puppet = Puppet::start(script);
-        let (code, report) = load(&[&puppet.address(), "-n", "2", "--timeout", "0.3"]);
+        let (code, report) = load(&[&puppet.address(), "-n", "2", "-c", "2", "--timeout", "1"]);
         assert_eq!(code, 1, "{kind}");
         assert_eq!(report["errors"][kind], 2, "{kind}: {report}");
         assert_eq!(report["messages"], 0, "{kind}");
@@ -454,7 +454,7 @@ fn a_milter_that_cannot_be_spoken_with_ends_with_69_and_a_sentence() {
         ),
     ] {
         let puppet = Puppet::start(script);
-        let (code, said) = say(&[&puppet.address(), "--timeout", "0.3"]);
+        let (code, said) = say(&[&puppet.address(), "--timeout", "1"]);
         assert_eq!(code, 69, "{said}");
         assert_eq!(
             said,

@@ -85,7 +85,10 @@ async fn carry_out(mut plan: Plan) -> Result<Report, RunError> {
     let deadline = Instant::now() + plan.limit;
     let open = async |plan: &Plan| {
         let opened = Connection::open(&plan.target, &plan.client, plan.patience);
-        opened.await.map_err(RunError::Unreachable)
+        let opened = timeout_at(deadline.into(), opened).await;
+        opened
+            .unwrap_or(Err(Failure::TimeLimit))
+            .map_err(RunError::Unreachable)
     };
     let first = open(&plan).await?;
     if plan.watched.is_none() {
