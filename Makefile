@@ -2,7 +2,7 @@
 # Both use private instances of Postfix on loopback; the system's own mail is not touched.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build packages memory numbers bench-peers
+.PHONY: help demo test check build packages memory numbers bench bench-peers bench-postfix
 SHELL := /bin/bash
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 # Postfix starts as root; only what needs it runs as root.
@@ -10,7 +10,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 CARGO_DENY := 0.20.2
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 demo: packages build ## a message signed by one private Postfix, verified by another; shows it and the verdicts
 	$(SUDO) tests/demo.py
@@ -45,3 +45,6 @@ bench-peers: build ## signing and verifying beside libopendkim, mail-auth, Mail:
 	cd benches/peers/mail-auth && CARGO_TARGET_DIR=$(CURDIR)/target/peers/mail-auth \
 		cargo build --release --locked --ignore-rust-version
 	benches/peers/run.py $(PEERS)
+
+bench-postfix: packages build ## what a milter costs a mail server: through Postfix, beside OpenDKIM's and none
+	$(SUDO) benches/postfix.py
