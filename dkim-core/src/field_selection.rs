@@ -3,15 +3,20 @@
 //! Names in `h=` take fields from the bottom up; a name for which no field is left stands for nothing.
 
 use crate::canonicalization::{Algorithm, append_field};
-use crate::message::HeaderFields;
+use crate::message::{HeaderFields, name_hash};
 use std::cmp::{Ordering, Reverse};
-use std::collections::HashMap;
 
 /// Finds fields by name; made once per message.
 #[derive(Debug)]
 pub(crate) struct FieldIndex {
-    /// For headers with many fields: their indexes by name, and from the bottom up within a name.
-    sorted: Option<Vec<usize>>,
+    /// For headers with many fields: all of them in the order of names, and from the bottom up within a name.
+    sorted: Option<Vec<Entry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u32,
+    index: usize,
 }
 
 /// Headers of up to so many fields are searched one by one, with a bit for each field that is taken.
@@ -20,12 +25,16 @@ const SMALL: usize = u64::BITS as usize;
 impl FieldIndex {
     pub(crate) fn new(header: &HeaderFields) -> Self {
         let sorted = (header.len() > SMALL).then(|| {
-            let mut indexes: Vec<usize> = (0..header.len()).collect();
-            indexes.sort_unstable_by(|&one, &other| {
-                compare_names(name_at(header, one), name_at(header, other))
-                    .then(Reverse(one).cmp(&Reverse(other)))
+            let hashes = header.name_hashes().enumerate();
+            let mut entries: Vec<Entry> =
+                hashes.map(|(index, hash)| Entry { hash, index }).collect();
+            entries.sort_unstable_by(|one, other| {
+                let names =
+                    || compare_names(name_at(header, one.index), name_at(header, other.index));
+                let places = || Reverse(one.index).cmp(&Reverse(other.index));
+                one.hash.cmp(&other.hash).then_with(names).then_with(places)
             });
-            indexes
+            entries
         });
         Self { sorted }
     }
@@ -51,7 +60,8 @@ impl FieldIndex {
                 names.for_each(|name| append(take_small(header, name, &mut taken)));
             }
             Some(sorted) => {
-                let mut taken = HashMap::new();
+                // For the place where each name's fields begin in `sorted`: how many are taken or passed over.
+                let mut taken = vec![0; sorted.len()];
                 names.for_each(|name| append(take_sorted(header, sorted, own, name, &mut taken)));
             }
         }
@@ -59,30 +69,37 @@ impl FieldIndex {
 }
 
 fn take_small(header: &HeaderFields, name: &[u8], taken: &mut u64) -> Option<usize> {
-    let (index, _) = header
-        .iter()
-        .enumerate()
+    let index = header
+        .places_of(name_hash(name), name)
         .rev()
-        .find(|(index, field)| *taken & (1 << index) == 0 && field.is_named(name))?;
+        .find(|index| *taken & (1 << index) == 0)?;
     *taken |= 1 << index;
     Some(index)
 }
 
-/// `taken` counts, for the place where each name's fields begin in `sorted`, those that are taken or passed over.
 fn take_sorted(
     header: &HeaderFields,
-    sorted: &[usize],
+    sorted: &[Entry],
     own: Option<usize>,
     name: &[u8],
-    taken: &mut HashMap<usize, usize>,
+    taken: &mut [usize],
 ) -> Option<usize> {
-    let group = sorted
-        .partition_point(|&index| compare_names(name_at(header, index), name) == Ordering::Less);
-    let used = taken.entry(group).or_insert(0);
-    if own.is_some() && sorted.get(group + *used).copied() == own {
+    let hash = name_hash(name);
+    let mut group = sorted.partition_point(|entry| entry.hash < hash);
+    let is_it = |entry: &Entry| name_at(header, entry.index).eq_ignore_ascii_case(name);
+    if !sorted.get(group).is_some_and(is_it) {
+        // Another name with this hash comes first, or there is none.
+        let same = sorted[group..].partition_point(|entry| entry.hash == hash);
+        group += sorted[group..group + same].partition_point(|entry| {
+            compare_names(name_at(header, entry.index), name) == Ordering::Less
+        });
+    }
+    let at = |used: usize| sorted.get(group + used).map(|entry| entry.index);
+    let used = taken.get_mut(group)?;
+    if own.is_some() && at(*used) == own {
         *used += 1;
     }
-    let index = *sorted.get(group + *used)?;
+    let index = at(*used)?;
     name_at(header, index).eq_ignore_ascii_case(name).then(|| {
         *used += 1;
         index

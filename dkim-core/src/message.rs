@@ -17,6 +17,8 @@ struct Place {
     name_end: usize,
     colon: usize,
     end: usize,
+    /// [`name_hash`] of the name: names are looked for often.
+    hash: u32,
 }
 
 impl HeaderFields {
@@ -40,6 +42,7 @@ impl HeaderFields {
             name_end: start + name_length(name),
             colon,
             end: self.octets.len(),
+            hash: name_hash(&name[..name_length(name)]),
         });
     }
 
@@ -47,15 +50,14 @@ impl HeaderFields {
     /// with an empty value.
     pub fn push_raw(&mut self, field: &[u8]) {
         let start = self.octets.len();
-        let HeaderField {
-            name_end, colon, ..
-        } = HeaderField::from_octets(field);
+        let parts = HeaderField::from_octets(field);
         self.octets.extend_from_slice(field);
         self.fields.push(Place {
             start,
-            name_end: start + name_end,
-            colon: start + colon,
+            name_end: start + parts.name_end,
+            colon: start + parts.colon,
             end: self.octets.len(),
+            hash: name_hash(parts.name()),
         });
     }
 
@@ -86,8 +88,25 @@ impl HeaderFields {
 
     /// The fields called `name`, from the top.
     pub fn named<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = HeaderField<'a>> {
-        self.iter()
-            .filter(move |field| field.is_named(name.as_bytes()))
+        self.places_of(name_hash(name.as_bytes()), name.as_bytes())
+            .map(|index| self.at(self.fields[index]))
+    }
+
+    /// The places of the fields called `name`, whose [`name_hash`] is `hash`, from the top.
+    pub(crate) fn places_of<'a>(
+        &'a self,
+        hash: u32,
+        name: &'a [u8],
+    ) -> impl DoubleEndedIterator<Item = usize> + 'a {
+        let places = self.fields.iter().enumerate();
+        places
+            .filter(move |(_, place)| place.hash == hash && self.at(**place).is_named(name))
+            .map(|(index, _)| index)
+    }
+
+    /// [`name_hash`] of each field's name, from the top.
+    pub(crate) fn name_hashes(&self) -> impl Iterator<Item = u32> {
+        self.fields.iter().map(|place| place.hash)
     }
 
     /// Forgets all fields and keeps the buffer, unless it has grown beyond `keep` octets.
@@ -166,6 +185,23 @@ impl<'a> HeaderField<'a> {
     pub fn is_named(&self, name: &[u8]) -> bool {
         self.name().eq_ignore_ascii_case(name)
     }
+}
+
+/// A number for a field's name, letters taken without case: equal names have equal numbers. Others mostly have others,
+/// but a sender can make names that do not, so nothing may depend on that but the usual speed.
+pub(crate) fn name_hash(name: &[u8]) -> u32 {
+    const CASE: u64 = 0x2020_2020_2020_2020;
+    // The odd number nearest to 2^64 divided by the golden ratio, as multiplicative hashes have it.
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |hash: u64, word: u64| (hash ^ (word | CASE)).wrapping_mul(FACTOR).rotate_left(29);
+    let (words, rest) = name.as_chunks::<8>();
+    let hash = words.iter().fold(name.len() as u64, |hash, word| {
+        mix(hash, u64::from_le_bytes(*word))
+    });
+    let last = rest
+        .iter()
+        .fold(0, |word, &octet| word << 8 | u64::from(octet));
+    (mix(hash, last) >> 32) as u32
 }
 
 /// The length of what stands before a colon, without the white space at its end.
@@ -440,6 +476,32 @@ mod tests {
         assert!(field.is_named(b"sUBJECT"));
         assert_eq!(field.value(), b" x");
         assert_eq!(header.get(1).unwrap().value(), b"");
+    }
+
+    #[test]
+    fn names_that_are_equal_without_case_have_one_hash_and_others_do_not() {
+        let names = [
+            "From",
+            "Form",
+            "X-1",
+            "X-2",
+            "DKIM-Signature",
+            "DKIM-Signaturf",
+            "DKIM-Signature-X",
+            "a",
+            "",
+        ];
+        for (at, name) in names.iter().enumerate() {
+            let upper = name.to_ascii_uppercase();
+            assert_eq!(name_hash(name.as_bytes()), name_hash(upper.as_bytes()));
+            for other in &names[at + 1..] {
+                assert_ne!(
+                    name_hash(name.as_bytes()),
+                    name_hash(other.as_bytes()),
+                    "{name} {other}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! decimal numbers) are read here; what a tag means is known by `signature` and `key_record`. Values stay as they
 //! travelled: folding white space inside a value is for its reader to drop.
 
+use crate::canonicalization::{Masks, append_without};
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{alphabet, engine::DecodePaddingMode};
@@ -103,17 +104,11 @@ pub(crate) fn decode_base64(value: &[u8]) -> Option<Vec<u8>> {
             .with_decode_padding_mode(DecodePaddingMode::Indifferent)
             .with_decode_allow_trailing_bits(true),
     );
-    let mut compact = Vec::new();
-    let mut rest = value;
-    while let Some(at) = find_fws(rest) {
-        compact.reserve_exact(value.len() - compact.len());
-        compact.extend_from_slice(&rest[..at]);
-        rest = trim_start_fws(&rest[at..]);
+    let mut compact = Vec::with_capacity(value.len());
+    for block in value.chunks(Masks::WIDTH) {
+        let masks = Masks::of(block);
+        append_without(&mut compact, block, masks.spaces | masks.crs | masks.lfs);
     }
-    if compact.is_empty() {
-        return LENIENT.decode(rest).ok();
-    }
-    compact.extend_from_slice(rest);
     LENIENT.decode(compact).ok()
 }
 
@@ -134,24 +129,6 @@ pub(crate) fn trim_fws(octets: &[u8]) -> &[u8] {
     let octets = trim_start_fws(octets);
     let end = octets.iter().rposition(|&o| !is_fws(o));
     &octets[..end.map_or(0, |last| last + 1)]
-}
-
-/// Where the first octet of folding white space is. Small blocks are tested as a whole, in a form that compilers turn into
-/// vector instructions.
-fn find_fws(octets: &[u8]) -> Option<usize> {
-    const BLOCK: usize = 16;
-    let mut at = 0;
-    while let Some(block) = octets.get(at..at + BLOCK) {
-        let found = block
-            .iter()
-            .fold(0u8, |found, &o| found | u8::from(is_fws(o)));
-        if found != 0 {
-            break;
-        }
-        at += BLOCK;
-    }
-    let found = octets[at..].iter().position(|&o| is_fws(o));
-    found.map(|found| at + found)
 }
 
 fn trim_start_fws(octets: &[u8]) -> &[u8] {

@@ -216,6 +216,7 @@ fn sign_parts<'a>(signing: &'a Signing<'_>, samples: &'a [Sample], parts: &mut V
         }
     }));
     let template = |sample: &Sample| {
+        let names: Vec<&str> = sample.names.iter().map(String::as_str).collect();
         SignatureTemplate {
             key_type: signing.request.key_type,
             canonicalization: signing.request.canonicalization,
@@ -226,7 +227,7 @@ fn sign_parts<'a>(signing: &'a Signing<'_>, samples: &'a [Sample], parts: &mut V
             expiration: None,
             body_length: None,
             extra_tags: &[],
-            header_names: &sample.names,
+            header_names: &names,
             body_hash: &[7; 32],
         }
         .to_value()
@@ -393,6 +394,7 @@ fn sample(work: &Work<'_>, index: usize, raw: &[u8]) -> Result<Sample, String> {
     least_request.fields =
         Arc::new(FieldChoice::new(&["From"], &[]).map_err(|error| error.to_string())?);
     let names = request.fields.names(&header);
+    let names = names.into_iter().map(str::to_owned).collect();
     let signature = vec![0x5a; key.bits().div_ceil(8) as usize * signature_factor(key.algorithm())];
 
     let unsigned = unsigned(&header);

@@ -2,11 +2,11 @@
 //!
 //! What may yet turn out to be the end of a line or of the body (white space, empty lines, half a CRLF) is held back as
 //! counts, never as octets: memory does not depend on the input. `simple` passes the input on in whole runs. `relaxed`
-//! gathers what it makes of text (`relaxed_text`) in a small buffer that goes on in whole blocks of 64 octets, the size
+//! gathers what it makes of text (`white_space`) in a small buffer that goes on in whole blocks of 64 octets, the size
 //! that hashes work on: short enough that the processor still hashes one piece while it makes the next.
 
 use super::Algorithm;
-use super::relaxed_text::{SLACK, reduce, unchanged};
+use super::white_space::{SLACK, reduce, unchanged};
 
 /// One pass over one body.
 #[derive(Clone, Debug)]

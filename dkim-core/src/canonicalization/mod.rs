@@ -5,10 +5,11 @@
 
 mod body;
 mod header;
-mod relaxed_text;
+mod white_space;
 
 pub use body::BodyCanonicalizer;
 pub(crate) use header::{append_field, append_field_without};
+pub(crate) use white_space::{Masks, append_without};
 
 /// One of the two algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

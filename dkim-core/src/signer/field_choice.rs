@@ -1,6 +1,6 @@
 //! Which header fields a signer signs (RFC 6376 sections 5.4 and 5.4.1), and the names that `h=` gets for it.
 
-use crate::message::HeaderFields;
+use crate::message::{HeaderFields, name_hash};
 
 /// The fields signed by default where present: those of RFC 6376 section 5.4.1, with those that say how the message is
 /// to be read (MIME) and what lists add. `Received`, `Return-Path`, `Bcc` and results change on the way and stay out.
@@ -51,6 +51,8 @@ pub struct FieldChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wish {
     name: String,
+    /// Of the name.
+    hash: u32,
     /// How often the configuration names it; more than once is taken literally.
     listed: usize,
     oversign: bool,
@@ -85,6 +87,7 @@ impl FieldChoice {
                 Some(wish) => wish.listed += 1,
                 None => names.push(Wish {
                     name: name.to_owned(),
+                    hash: name_hash(name.as_bytes()),
                     listed: usize::from(!is_oversigned),
                     oversign: is_oversigned,
                 }),
@@ -110,12 +113,23 @@ impl FieldChoice {
     }
 
     /// The names for `h=`, in the order of the lists.
-    pub fn names(&self, header: &HeaderFields) -> Vec<String> {
-        let mut names = Vec::with_capacity(self.names.len());
+    pub fn names(&self, header: &HeaderFields) -> Vec<&str> {
+        let places = self.choose(header).into_iter();
+        places.map(|place| self.name(place)).collect()
+    }
+
+    /// The name at a place that [`choose`](Self::choose) gave.
+    pub(super) fn name(&self, place: usize) -> &str {
+        &self.names[place].name
+    }
+
+    /// Where the names for `h=` stand in the lists.
+    pub(super) fn choose(&self, header: &HeaderFields) -> Vec<usize> {
+        let mut places = Vec::with_capacity(self.names.len() + 2);
         // Seldom is there any, and then no name need be looked at for it.
         let has_long_lines = header.iter().any(|field| has_long_line(field.octets()));
-        for wish in &self.names {
-            let present = header.named(&wish.name).count();
+        for (place, wish) in self.names.iter().enumerate() {
+            let present = header.places_of(wish.hash, wish.name.as_bytes()).count();
             if present == 0 && !wish.oversign && wish.listed < 2 {
                 continue;
             }
@@ -132,9 +146,9 @@ impl FieldChoice {
             } else {
                 listed
             };
-            names.extend(std::iter::repeat_n(&wish.name, mentions).cloned());
+            places.extend(std::iter::repeat_n(place, mentions));
         }
-        names
+        places
     }
 
     /// The names that are left out for their long lines.
@@ -157,6 +171,7 @@ impl Default for FieldChoice {
     fn default() -> Self {
         let wish = |name: &&str| Wish {
             name: (*name).to_owned(),
+            hash: name_hash(name.as_bytes()),
             listed: 1,
             oversign: *name == "From",
         };

@@ -81,7 +81,8 @@ pub struct Signer {
 #[derive(Debug)]
 struct Item {
     request: SignRequest,
-    header_names: Vec<String>,
+    /// Which of the request's names `h=` has.
+    fields: Vec<usize>,
     body_hash: HashId,
     /// The field's value up to `b=`, once it is known.
     unsigned: String,
@@ -115,7 +116,7 @@ impl Signer {
                 BodyLength::Unlimited | BodyLength::Whole => None,
             };
             Ok(Item {
-                header_names: request.fields.names(header),
+                fields: request.fields.choose(header),
                 body_hash: hashes.add(request.canonicalization.body, limit),
                 unsigned: String::new(),
                 request,
@@ -140,18 +141,26 @@ impl Signer {
         items
             .map(|(request, item)| {
                 let hash = hashes.get(item.body_hash);
-                item.unsigned = item.template(&hash.digest, hash.body_octets).to_value();
+                let choice = &item.request.fields;
+                let names: Vec<&str> = item
+                    .fields
+                    .iter()
+                    .map(|&place| choice.name(place))
+                    .collect();
+                let template = item.template(&names, &hash.digest, hash.body_octets);
+                let unsigned = template.to_value();
                 field.clear();
                 field.extend_from_slice(FIELD_NAME.as_bytes());
                 field.push(b':');
-                field.extend_from_slice(item.unsigned.as_bytes());
+                field.extend_from_slice(unsigned.as_bytes());
                 let algorithm = item.request.canonicalization.header;
-                let names = item.header_names.iter().map(String::as_bytes);
+                let names = names.iter().map(|name| name.as_bytes());
                 let mut octets = Vec::with_capacity(2048);
                 fields.append_selected(&mut octets, header, None, names, algorithm);
                 let field = HeaderField::from_octets(&field);
                 let end = field.value().len();
                 append_field_without(&mut octets, field, algorithm, end..end);
+                item.unsigned = unsigned;
                 ToSign { request, octets }
             })
             .collect()
@@ -170,7 +179,12 @@ impl Signer {
 }
 
 impl Item {
-    fn template<'a>(&'a self, body_hash: &'a [u8], body_octets: u64) -> SignatureTemplate<'a> {
+    fn template<'a>(
+        &'a self,
+        header_names: &'a [&'a str],
+        body_hash: &'a [u8],
+        body_octets: u64,
+    ) -> SignatureTemplate<'a> {
         SignatureTemplate {
             key_type: self.request.key_type,
             canonicalization: self.request.canonicalization,
@@ -185,7 +199,7 @@ impl Item {
                 BodyLength::AtMost(octets) => Some(octets.min(body_octets)),
             },
             extra_tags: &self.request.extra_tags,
-            header_names: &self.header_names,
+            header_names,
             body_hash,
         }
     }

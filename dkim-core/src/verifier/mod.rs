@@ -16,7 +16,7 @@ use crate::canonicalization::append_field_without;
 use crate::engine::KeyType;
 use crate::field_selection::FieldIndex;
 use crate::key_record::{KeyAnswer, KeyRecord};
-use crate::message::{HeaderField, HeaderFields};
+use crate::message::{HeaderField, HeaderFields, name_hash};
 use crate::signature::{Claims, FIELD_NAME, Signature};
 use std::sync::Arc;
 
@@ -85,13 +85,12 @@ impl Verifier {
             items: Vec::new(),
             key_names: Vec::new(),
             hashes: BodyHashes::default(),
-            from_fields: 0,
+            from_fields: header.named("From").count(),
         };
         let mut well_formed = 0;
-        for (index, field) in header.iter().enumerate() {
-            if field.is_named(b"From") {
-                verifier.from_fields += 1;
-            } else if field.is_named(FIELD_NAME.as_bytes()) {
+        let signatures = name_hash(FIELD_NAME.as_bytes());
+        for index in header.places_of(signatures, FIELD_NAME.as_bytes()) {
+            if let Some(field) = header.get(index) {
                 let item = verifier.read(index, field, now, &mut well_formed);
                 verifier.items.push(item);
             }

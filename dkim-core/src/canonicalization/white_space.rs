@@ -1,13 +1,82 @@
-//! The inner loop of the relaxed body (RFC 6376 section 3.4.4): white space reduced in text whose end is known.
+//! White space, 64 octets at a time: the inner loops of the relaxed canonicalizations (RFC 6376 sections 3.4.2 and 3.4.4).
 //!
-//! Within text that ends in an octet of text, each octet's fate depends on the two behind it alone, so 64 octets are
-//! decided at once. There are three forms of the same function: for processors with AVX-512 VBMI2, which compress 64
-//! octets in one instruction; for those with AVX2; and for all others. The tests hold them to the same results. What
-//! may be the end of a line or of the body over a chunk's border is not seen here: that is the canonicalizer's.
+//! Within text that ends in an octet of text, each octet's fate depends on the few behind it alone, so that 64 are decided
+//! at once. Each function has three forms: for processors with AVX-512 VBMI2, which compress 64 octets in one
+//! instruction; for those with AVX2; and for all others. The tests hold them to the same results. What may be the end of a
+//! line or of the body over a chunk's border is not seen here: that is the body canonicalizer's.
 //!
 //! This is the one file of the crate with unsafe code: loads and stores of whole vectors, whose bounds are checked beside
 //! them, and calls of functions made for a processor that was found to be there.
 #![allow(unsafe_code)]
+
+/// Where white space and line ends stand among up to 64 octets: bit n is for octet n.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Masks {
+    /// SP and HTAB.
+    pub(crate) spaces: u64,
+    /// HTAB.
+    pub(crate) tabs: u64,
+    /// CR.
+    pub(crate) crs: u64,
+    /// LF.
+    pub(crate) lfs: u64,
+}
+
+impl Masks {
+    /// How many octets one looks at.
+    pub(crate) const WIDTH: usize = 64;
+
+    /// Of the first [`WIDTH`](Self::WIDTH) of `octets`, or of all if there are less.
+    pub(crate) fn of(octets: &[u8]) -> Self {
+        match octets.first_chunk() {
+            Some(block) => Self::of_block(block),
+            None => {
+                let mut padded = [0; Self::WIDTH];
+                padded[..octets.len()].copy_from_slice(octets);
+                Self::of_block(&padded)
+            }
+        }
+    }
+
+    fn of_block(block: &[u8; Self::WIDTH]) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512bw") {
+                // SAFETY: the processor has what the function is compiled for.
+                return unsafe { x86::masks_avx512(block) };
+            }
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has what the function is compiled for.
+                return unsafe { x86::masks_avx2(block) };
+            }
+        }
+        masks_each(block)
+    }
+}
+
+/// Appends `block`, at most 64 octets, without those whose bits are set in `goes`.
+pub(crate) fn append_without(out: &mut Vec<u8>, block: &[u8], goes: u64) {
+    let (mut from, mut left) = (0, goes);
+    while left != 0 {
+        let to = left.trailing_zeros();
+        out.extend_from_slice(&block[from as usize..to as usize]);
+        from = to + (left >> to).trailing_ones();
+        left &= u64::MAX.checked_shl(from).unwrap_or(0);
+    }
+    out.extend_from_slice(&block[from as usize..]);
+}
+
+fn masks_each(block: &[u8; Masks::WIDTH]) -> Masks {
+    let mut masks = Masks::default();
+    for (at, &octet) in block.iter().enumerate() {
+        let bit = |is: bool| u64::from(is) << at;
+        masks.spaces |= bit(is_space(octet));
+        masks.tabs |= bit(octet == b'\t');
+        masks.crs |= bit(octet == b'\r');
+        masks.lfs |= bit(octet == b'\n');
+    }
+    masks
+}
 
 /// How many octets beyond those written a buffer must have: whole vectors are stored, two of 64 octets at most.
 pub(super) const SLACK: usize = 128;
@@ -131,11 +200,36 @@ fn is_space(octet: u8) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{MARGIN, SLACK, is_space};
+    use super::{MARGIN, Masks, SLACK, is_space};
     use std::arch::x86_64::*;
 
     /// As many octets as are decided at once.
     const BLOCK: usize = 64;
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn masks_avx512(block: &[u8; BLOCK]) -> Masks {
+        let octets = load_512(block, 0);
+        let equal = |octet: u8| _mm512_cmpeq_epi8_mask(octets, _mm512_set1_epi8(octet as i8));
+        let tabs = equal(b'\t');
+        Masks {
+            spaces: tabs | equal(b' '),
+            tabs,
+            crs: equal(b'\r'),
+            lfs: equal(b'\n'),
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn masks_avx2(block: &[u8; BLOCK]) -> Masks {
+        let halves = [load_256(block, 0), load_256(block, 32)];
+        let tabs = equal_256(halves, b'\t');
+        Masks {
+            spaces: tabs | equal_256(halves, b' '),
+            tabs,
+            crs: equal_256(halves, b'\r'),
+            lfs: equal_256(halves, b'\n'),
+        }
+    }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
     pub(super) fn reduce_avx512(text: &[u8], out: &mut [u8]) -> (usize, usize) {
@@ -256,30 +350,35 @@ mod x86 {
     #[target_feature(enable = "avx2")]
     #[inline]
     fn changes_256(text: &[u8], at: usize) -> (u64, u64) {
-        let [low, high] = [load_256(text, at), load_256(text, at + 32)];
-        let equal = |[low, high]: [__m256i; 2], octet: u8| {
-            let wanted = _mm256_set1_epi8(octet as i8);
-            let half = |octets| _mm256_movemask_epi8(_mm256_cmpeq_epi8(octets, wanted)) as u32;
-            u64::from(half(low)) | u64::from(half(high)) << 32
-        };
-        let tabs = equal([low, high], b'\t');
-        let spaces = tabs | equal([low, high], b' ');
+        let octets = [load_256(text, at), load_256(text, at + 32)];
+        let tabs = equal_256(octets, b'\t');
+        let spaces = tabs | equal_256(octets, b' ');
         if spaces == 0 {
             return (0, 0);
         }
         let octet_behind = text[at + BLOCK];
         let behind = |mask: u64, is: bool| mask >> 1 | u64::from(is) << 63;
         let before_space = behind(spaces, is_space(octet_behind));
-        let crs = equal([low, high], b'\r');
+        let crs = equal_256(octets, b'\r');
         let mut before_line_end = spaces & behind(crs, octet_behind == b'\r');
         if before_line_end != 0 {
             let behind = [load_256(text, at + 2), load_256(text, at + 34)];
-            before_line_end &= equal(behind, b'\n');
+            before_line_end &= equal_256(behind, b'\n');
         }
         (tabs, spaces & before_space | before_line_end)
     }
 
+    /// Where `octet` is.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn equal_256([low, high]: [__m256i; 2], octet: u8) -> u64 {
+        let wanted = _mm256_set1_epi8(octet as i8);
+        let half = |octets| _mm256_movemask_epi8(_mm256_cmpeq_epi8(octets, wanted)) as u32;
+        u64::from(half(low)) | u64::from(half(high)) << 32
+    }
+
     #[target_feature(enable = "avx512f")]
+    #[inline]
     fn load_512(octets: &[u8], at: usize) -> __m512i {
         let octets = &octets[at..at + 64];
         // SAFETY: `octets` has 64 octets, and the load needs no alignment.
@@ -397,6 +496,35 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn masks_are_where_the_octets_are(octets in proptest::collection::vec(proptest::sample::select(b" \t\r\na\0\xa0".to_vec()), 0..100)) {
+            let mut block = [0; Masks::WIDTH];
+            let length = octets.len().min(Masks::WIDTH);
+            block[..length].copy_from_slice(&octets[..length]);
+            let wanted = masks_each(&block);
+            prop_assert_eq!(Masks::of(&octets), wanted);
+            for (at, octet) in block.into_iter().enumerate() {
+                let of = [wanted.spaces, wanted.tabs, wanted.crs, wanted.lfs].map(|mask| mask >> at & 1 == 1);
+                prop_assert_eq!(of, [b" \t".contains(&octet), octet == b'\t', octet == b'\r', octet == b'\n']);
+            }
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has what the function is compiled for.
+                prop_assert_eq!(unsafe { x86::masks_avx2(&block) }, wanted);
+            }
+        }
+
+        #[test]
+        fn what_is_left_out_is_and_no_more(octets in proptest::collection::vec(any::<u8>(), 0..=64), goes: u64) {
+            let goes = goes & u64::MAX.checked_shl(octets.len() as u32).map_or(u64::MAX, |mask| !mask);
+            let mut out = b"x".to_vec();
+            append_without(&mut out, &octets, goes);
+            let kept = octets.iter().enumerate().filter(|(at, _)| goes >> at & 1 == 0).map(|(_, &o)| o);
+            prop_assert_eq!(out, [b'x'].into_iter().chain(kept).collect::<Vec<u8>>());
         }
     }
 
