@@ -2,7 +2,7 @@
 # Both use private instances of Postfix on loopback; the system's own mail is not touched.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build packages memory numbers bench bench-peers bench-postfix
+.PHONY: help demo test check build packages memory numbers bench bench-peers peers bench-postfix
 SHELL := /bin/bash
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 # Postfix starts as root; only what needs it runs as root.
@@ -38,13 +38,18 @@ memory: packages build ## peak memory of the daemon with 200 messages of 25 MB a
 numbers: packages build ## latency through Postfix, beside OpenDKIM's
 	$(SUDO) tests/latency.py
 
-bench-peers: build ## signing and verifying beside libopendkim, mail-auth, Mail::DKIM, dkimpy and the primitives
+bench: packages build peers ## each ratio that is to be reached, and what it is: about five minutes
+	$(SUDO) benches/table.py $(BENCH)
+
+bench-peers: build peers ## signing and verifying beside libopendkim, mail-auth, Mail::DKIM, dkimpy and the primitives
+	benches/peers/run.py $(PEERS)
+
+peers:
 	@tests/install libopendkim-dev
 	mkdir -p target/peers
 	$(CC) -O2 -Wall -Wextra -o target/peers/opendkim benches/peers/opendkim.c -lopendkim
 	cd benches/peers/mail-auth && CARGO_TARGET_DIR=$(CURDIR)/target/peers/mail-auth \
 		cargo build --release --locked --ignore-rust-version
-	benches/peers/run.py $(PEERS)
 
 bench-postfix: packages build ## what a milter costs a mail server: through Postfix, beside OpenDKIM's and none
 	$(SUDO) benches/postfix.py
