@@ -334,9 +334,8 @@ impl Sample {
     /// What was signed, the signature, and the field's value.
     fn sign(&self, key: &dyn SigningKey) -> (Vec<u8>, Vec<u8>, String) {
         let request = SignRequest {
-            fields: self.fields.clone(),
             timestamp: Some(1_800_000_000),
-            ..SignRequest::new("example.com", "sel", key.key_type())
+            ..SignRequest::with_fields("example.com", "sel", key.key_type(), self.fields.clone())
         };
         let mut signer = Signer::new(&self.header, vec![request]).expect("a message to sign");
         signer.body(&self.body);

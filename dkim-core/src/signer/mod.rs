@@ -44,13 +44,23 @@ pub struct SignRequest {
 impl SignRequest {
     /// A request with safe defaults: `relaxed/relaxed`, the default fields, no `i=`, `t=`, `x=` or `l=`.
     pub fn new(domain: impl Into<String>, selector: impl Into<String>, key_type: KeyType) -> Self {
+        Self::with_fields(domain, selector, key_type, Arc::default())
+    }
+
+    /// The same with a choice of fields, which is dearer to make than all the rest and best made once.
+    pub fn with_fields(
+        domain: impl Into<String>,
+        selector: impl Into<String>,
+        key_type: KeyType,
+        fields: Arc<FieldChoice>,
+    ) -> Self {
         Self {
             domain: domain.into(),
             selector: selector.into(),
             key_type,
             identity: None,
             canonicalization: Canonicalization::RELAXED,
-            fields: Arc::default(),
+            fields,
             timestamp: None,
             expiration: None,
             body_length: BodyLength::default(),

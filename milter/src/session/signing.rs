@@ -69,15 +69,15 @@ impl Signing {
         let requests = orders.iter().map(|order| SignRequest {
             identity: order.identity.clone(),
             canonicalization: config.canonicalization,
-            fields: settings.fields.clone(),
             timestamp: Some(now.unix),
             expiration: config
                 .lifetime
                 .map(|lifetime| now.unix.saturating_add(lifetime.as_secs())),
-            ..SignRequest::new(
+            ..SignRequest::with_fields(
                 &*order.signer.domain,
                 &*order.signer.selector,
                 order.signer.key.key_type(),
+                settings.fields.clone(),
             )
         });
         let signer = Signer::new(header, requests.collect())?;
