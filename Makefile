@@ -3,11 +3,14 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check build packages memory numbers bench bench-peers peers bench-postfix
+.PHONY: instructions instructions-store gungraun-runner
 SHELL := /bin/bash
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 # Postfix starts as root; only what needs it runs as root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 CARGO_DENY := 0.20.2
+# The version that Cargo.toml has of gungraun.
+GUNGRAUN := 0.20.0
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -15,7 +18,7 @@ help: ## this list
 demo: packages build ## a message signed by one private Postfix, verified by another; shows it and the verdicts
 	$(SUDO) tests/demo.py
 
-test: packages build ## everything: unit and property tests, Postfix, Sendmail, cross-checks, memory
+test: packages build gungraun-runner ## everything: unit and property tests, instruction counts, Postfix, Sendmail, cross-checks, memory
 	tests/run
 
 check: packages ## what needs no running: format, lints, each engine alone, licences
@@ -31,6 +34,17 @@ build: ## the programs, in target/release
 
 packages: ## the Debian packages that are missing, for building and testing
 	@tests/install
+
+# Without optimization, since it only starts valgrind and reads what that says: half the time to build.
+gungraun-runner:
+	@[ "$$(gungraun-runner --version 2> /dev/null)" = "gungraun-runner $(GUNGRAUN)" ] || \
+		CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug gungraun-runner@$(GUNGRAUN)
+
+instructions: packages gungraun-runner ## instruction counts of the hot paths, compared with those stored
+	cargo run --quiet --release --package dkim-benches --bin instruction-counts
+
+instructions-store: packages gungraun-runner ## stores the instruction counts of this tree; benches/README.md says when
+	cargo run --quiet --release --package dkim-benches --bin instruction-counts -- --store
 
 memory: packages build ## peak memory of the daemon with 200 messages of 25 MB at once
 	$(SUDO) tests/memory.py

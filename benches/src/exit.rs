@@ -11,6 +11,8 @@ pub const EX_USAGE: u8 = 64;
 pub const EX_DATAERR: u8 = 65;
 /// A file cannot be opened or read.
 pub const EX_NOINPUT: u8 = 66;
+/// Something that is needed is not there.
+pub const EX_UNAVAILABLE: u8 = 69;
 /// A file cannot be written.
 pub const EX_CANTCREAT: u8 = 73;
 /// Standard output does not take what is written.

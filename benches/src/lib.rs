@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod exit;
+pub mod instructions;
 pub mod load;
 pub mod machine;
 pub mod peer_protocol;
