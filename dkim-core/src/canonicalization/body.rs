@@ -139,6 +139,8 @@ const CRLFS: &[u8; 32] = b"\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\r\n\
 struct Gathered {
     octets: Box<[u8]>,
     len: usize,
+    /// How often the buffer is filled before a long run is looked for.
+    until_look: u8,
 }
 
 /// The size of the blocks that SHA-256 works on.
@@ -146,6 +148,9 @@ const BLOCK: usize = 64;
 
 /// Runs of so many octets that do not change are not copied.
 const LONG_RUN: usize = 512;
+
+/// Where there was no long run, there is none for some time: what is mostly text is looked at once in so many fillings.
+const LOOK_EVERY: u8 = 8;
 
 /// As much as is gathered before it goes on. A few times as much is no faster, a fraction is slower.
 const GATHERED: usize = 28 * BLOCK;
@@ -159,6 +164,7 @@ impl Gathered {
         Self {
             octets: vec![0; size].into_boxed_slice(),
             len: 0,
+            until_look: 0,
         }
     }
 
@@ -166,12 +172,17 @@ impl Gathered {
     fn reduce(&mut self, text: &[u8], sink: &mut impl FnMut(&[u8])) {
         let mut rest = text;
         while !rest.is_empty() {
-            let run = unchanged(rest);
-            if run >= LONG_RUN {
-                let (run, behind) = rest.split_at(run);
-                self.pass(run, sink);
-                rest = behind;
+            if self.until_look == 0 {
+                let run = unchanged(rest);
+                if run >= LONG_RUN {
+                    let (run, behind) = rest.split_at(run);
+                    self.pass(run, sink);
+                    rest = behind;
+                } else {
+                    self.until_look = LOOK_EVERY;
+                }
             }
+            self.until_look = self.until_look.saturating_sub(1);
             let (taken, written) = reduce(rest, &mut self.octets[self.len..]);
             self.len += written;
             rest = &rest[taken..];
