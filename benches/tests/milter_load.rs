@@ -417,6 +417,30 @@ fn what_a_milter_does_wrong_is_counted_by_kind_and_ends_with_1() {
     }
 }
 
+/// Else every later answer is taken for that to the command behind it, and the latencies mean nothing.
+#[test]
+fn replies_beyond_those_due_are_errors() {
+    for (letters, errors) in [(&b"E"[..], 3), (b"M", 3)] {
+        let script: Script = match letters {
+            b"E" => |letter| match letter {
+                b'E' => b"\0\0\0\x01c\0\0\0\x01c",
+                _ => usual(letter),
+            },
+            _ => |letter| match letter {
+                b'M' => b"\0\0\0\x01c\0\0\0\x01c",
+                _ => usual(letter),
+            },
+        };
+        let puppet = Puppet::start(script);
+        let (code, report) = load(&[&puppet.address(), "-n", "3", "--timeout", "1"]);
+        assert_eq!(code, 1, "{report}");
+        assert_eq!(
+            report["errors"]["reply to nothing that was asked"], errors,
+            "{report}"
+        );
+    }
+}
+
 /// What a milter says that has nothing to say.
 fn usual(letter: u8) -> &'static [u8] {
     match letter {

@@ -141,6 +141,9 @@ impl Connection {
         mta::encode(&Command::EndOfBody(b""), &mut self.gathered);
         self.flush(b"").await?;
         let letter = self.final_reply(&mut added).await?;
+        if self.used < self.read.len() {
+            return Err(Failure::Unasked);
+        }
         // Postfix says so after finished messages too.
         mta::encode(&Command::Abort, &mut self.gathered);
         Ok(letter)
@@ -305,8 +308,12 @@ impl Connection {
         self.agreed.steps & refusal != 0
     }
 
-    /// Writes what has gathered, and `packet` behind it.
+    /// Writes what has gathered, and `packet` behind it. Nothing is due from the milter at such a moment: what it has said
+    /// besides would be taken for the answer to what is written now.
     async fn flush(&mut self, mut packet: &[u8]) -> Result<(), Failure> {
+        if self.used < self.read.len() {
+            return Err(Failure::Unasked);
+        }
         let mut gathered = self.gathered.as_slice();
         while !gathered.is_empty() || !packet.is_empty() {
             let both = [IoSlice::new(gathered), IoSlice::new(packet)];
@@ -432,6 +439,9 @@ pub enum Failure {
         /// What was sent.
         command: &'static str,
     },
+    /// More replies than commands.
+    #[error("reply to nothing that was asked")]
+    Unasked,
     /// The milter does not want the message.
     #[error("refused at {command} by {reply}")]
     Refused {

@@ -38,12 +38,17 @@ impl Mbox {
     /// Opens the file at `path` and finds its messages. Reads it once, in memory that depends on their number only.
     ///
     /// # Errors
-    /// A file that cannot be read, is no mbox, or has a message over [`MAX_MESSAGE`].
+    /// A file that cannot be read, is no file of a known end (a pipe, a device), is no mbox, or has a message over [`MAX_MESSAGE`].
     pub(super) fn open(path: &Path) -> Result<Self, PerfError> {
         let unreadable = |source| PerfError::Mbox {
             path: path.to_owned(),
             source,
         };
+        // Opening a pipe waits for its writer, and some devices never end.
+        let kind = std::fs::metadata(path).map_err(unreadable)?;
+        if !kind.is_file() && !kind.is_dir() {
+            return Err(unreadable(io::Error::other("not a regular file")));
+        }
         let file = File::open(path).map_err(unreadable)?;
         let spans = find(BufReader::with_capacity(1 << 16, &file)).map_err(unreadable)?;
         let spans = spans.ok_or_else(|| PerfError::NotMbox(path.to_owned()))?;
@@ -265,6 +270,9 @@ mod tests {
                 Err(PerfError::NotMbox(_))
             ));
         }
+        let endless = Mbox::open(Path::new("/dev/zero"));
+        let endless = endless.map_err(|error| error.to_string()).unwrap_err();
+        assert_eq!(endless, "/dev/zero: cannot be read: not a regular file");
         assert!(matches!(
             Mbox::open(Path::new("/no/such/mbox")),
             Err(PerfError::Mbox { .. })

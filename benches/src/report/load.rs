@@ -23,6 +23,14 @@ pub(super) fn load(path: &Path) -> Result<Vec<Outcome>, LoadError> {
                 failed: outcome.failed,
             });
         }
+        let rates = [outcome.messages_per_second, outcome.messages_per_cpu_second];
+        if !rates
+            .iter()
+            .chain(&outcome.machine.mhz)
+            .all(|figure| *figure > 0.0)
+        {
+            return Err(LoadError::NoFigure(path.to_owned()));
+        }
         outcomes.push(outcome);
     }
     if outcomes.is_empty() {
@@ -51,6 +59,9 @@ pub(super) enum LoadError {
     /// What it measured was not what it should have been.
     #[error("{}: a run in which {failed} failed, so that its figures mean nothing", path.display())]
     FailedRun { path: PathBuf, failed: u64 },
+    /// A clock or a rate that no run has, and that shares cannot be made of.
+    #[error("{}: a clock or messages per second that are not above 0", .0.display())]
+    NoFigure(PathBuf),
 }
 
 impl LoadError {
@@ -94,6 +105,9 @@ mod tests {
         let json = serde_json::to_string_pretty(&outcome()).unwrap();
         let mut failed = outcome();
         failed.failed = 3;
+        let (mut still, mut slow) = (outcome(), outcome());
+        still.machine.mhz = Some(0.0);
+        slow.messages_per_second = -1.0;
         for (octets, wanted) in [
             ("".to_owned(), "FILE: empty; a run of"),
             (
@@ -117,6 +131,14 @@ mod tests {
             (
                 serde_json::to_string(&failed).unwrap(),
                 "FILE: a run in which 3 failed, so that its figures mean nothing",
+            ),
+            (
+                serde_json::to_string(&still).unwrap(),
+                "FILE: a clock or messages per second that are not above 0",
+            ),
+            (
+                serde_json::to_string(&slow).unwrap(),
+                "FILE: a clock or messages per second that are not above 0",
             ),
         ] {
             let error = load_octets(&octets).unwrap_err();

@@ -41,11 +41,11 @@ impl Masks {
     fn of_block(block: &[u8; Self::WIDTH]) -> Self {
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512bw") {
+            if x86::has_masks_avx512() {
                 // SAFETY: the processor has what the function is compiled for.
                 return unsafe { x86::masks_avx512(block) };
             }
-            if is_x86_feature_detected!("avx2") {
+            if x86::has_avx2() {
                 // SAFETY: the processor has what the function is compiled for.
                 return unsafe { x86::masks_avx2(block) };
             }
@@ -89,13 +89,13 @@ pub(super) const SLACK: usize = 128;
 pub(super) fn reduce(text: &[u8], out: &mut [u8]) -> (usize, usize) {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+        if x86::has_avx512() {
             // SAFETY: the processor has what the function is compiled for.
             return with_end(text, out, |text, out| unsafe {
                 x86::reduce_avx512(text, out)
             });
         }
-        if is_x86_feature_detected!("avx2") {
+        if x86::has_avx2() {
             // SAFETY: the processor has what the function is compiled for.
             return with_end(text, out, |text, out| unsafe {
                 x86::reduce_avx2(text, out)
@@ -136,11 +136,11 @@ const MARGIN: usize = 128;
 pub(super) fn unchanged(text: &[u8]) -> usize {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+        if x86::has_avx512() {
             // SAFETY: the processor has what the function is compiled for.
             return unsafe { x86::unchanged_avx512(text) };
         }
-        if is_x86_feature_detected!("avx2") {
+        if x86::has_avx2() {
             // SAFETY: the processor has what the function is compiled for.
             return unsafe { x86::unchanged_avx2(text) };
         }
@@ -205,6 +205,30 @@ mod x86 {
 
     /// As many octets as are decided at once.
     const BLOCK: usize = 64;
+
+    // Every feature is asked for by its name: a hypervisor may hide one and show another that no processor has without it.
+
+    /// Whether the processor has what [`masks_avx512`] is compiled for.
+    #[inline]
+    pub(super) fn has_masks_avx512() -> bool {
+        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
+    }
+
+    /// Whether the processor has what the other forms with AVX-512 are compiled for.
+    #[inline]
+    pub(super) fn has_avx512() -> bool {
+        has_masks_avx512()
+            && is_x86_feature_detected!("avx512vbmi2")
+            && is_x86_feature_detected!("popcnt")
+    }
+
+    /// Whether the processor has what the forms with AVX2 are compiled for.
+    #[inline]
+    pub(super) fn has_avx2() -> bool {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("popcnt")
+    }
 
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn masks_avx512(block: &[u8; BLOCK]) -> Masks {
@@ -436,7 +460,7 @@ mod tests {
         let mut forms: Vec<(&'static str, Form)> = vec![("each", reduce_each), ("chosen", reduce)];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") {
+            if x86::has_avx2() {
                 // SAFETY: the processor has what the function is compiled for.
                 forms.push(("avx2", |text, out| {
                     with_end(text, out, |text, out| unsafe {
@@ -444,7 +468,7 @@ mod tests {
                     })
                 }));
             }
-            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+            if x86::has_avx512() {
                 // SAFETY: the processor has what the function is compiled for.
                 forms.push(("avx512", |text, out| {
                     with_end(text, out, |text, out| unsafe {
@@ -463,11 +487,11 @@ mod tests {
             vec![("blocks", unchanged_blocks), ("chosen", unchanged)];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") {
+            if x86::has_avx2() {
                 // SAFETY: the processor has what the function is compiled for.
                 scans.push(("avx2", |text| unsafe { x86::unchanged_avx2(text) }));
             }
-            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+            if x86::has_avx512() {
                 // SAFETY: the processor has what the function is compiled for.
                 scans.push(("avx512", |text| unsafe { x86::unchanged_avx512(text) }));
             }
@@ -529,7 +553,7 @@ mod tests {
                 prop_assert_eq!(of, [b" \t".contains(&octet), octet == b'\t', octet == b'\r', octet == b'\n']);
             }
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") {
+            if x86::has_avx2() {
                 // SAFETY: the processor has what the function is compiled for.
                 prop_assert_eq!(unsafe { x86::masks_avx2(&block) }, wanted);
             }

@@ -304,7 +304,7 @@ impl Connection {
                         Ok(result) => result,
                         Err(_) => {
                             self.tasks.spawn(async move {
-                                Answer::Signature(message, index, late(receiver).await)
+                                Answer::Signature(message, index, late(receiver, timeout).await)
                             });
                             return ControlFlow::Continue(());
                         }
@@ -472,13 +472,19 @@ async fn look_up(source: Arc<dyn KeySource>, name: String, patience: Duration) -
     })
 }
 
-/// A signature that is not there at once. How long it is awaited is the session's to know.
+/// A signature that is not there at once. It takes no longer than `patience`: a key that keeps its completions for ever
+/// must not leave a task behind for each message.
 async fn late(
     receiver: oneshot::Receiver<Result<Vec<u8>, SigningError>>,
+    patience: Duration,
 ) -> Result<Vec<u8>, SigningError> {
-    // A completion always answers, even when it is dropped.
-    let lost = || Err(SigningError(ENGINE_PANICKED.to_owned()));
-    receiver.await.unwrap_or_else(|_| lost())
+    let failed = |why: &str| Err(SigningError(why.to_owned()));
+    match timeout(patience, receiver).await {
+        Ok(Ok(result)) => result,
+        // A completion always answers, even when it is dropped.
+        Ok(Err(_)) => failed(ENGINE_PANICKED),
+        Err(_) => failed("key did not answer in time"),
+    }
 }
 
 /// The next change of phase; none comes once the server is gone.

@@ -220,6 +220,102 @@ async fn a_key_may_answer_later_and_for_several_messages_at_once() {
     }
 }
 
+/// A key that breaks every other submission, and gives what it kept of it a wrong end within the next one.
+#[derive(Debug)]
+struct OddKey {
+    key: Arc<dyn SigningKey>,
+    kept: Mutex<Option<Completion>>,
+    panics: bool,
+}
+
+impl SigningKey for OddKey {
+    fn key_type(&self) -> KeyType {
+        self.key.key_type()
+    }
+
+    fn public_key(&self) -> &PublicKey {
+        self.key.public_key()
+    }
+
+    fn sign(&self, _octets: &[u8]) -> Result<Vec<u8>, SigningError> {
+        panic!("the server submits")
+    }
+
+    fn submit(&self, octets: Vec<u8>, _within: Duration, completion: Completion) {
+        let kept = self.kept.lock().unwrap().take();
+        let Some(kept) = kept else {
+            *self.kept.lock().unwrap() = Some(completion);
+            assert!(!self.panics, "as the test wants it");
+            return;
+        };
+        let key = Arc::clone(&self.key);
+        let other = thread::spawn(move || {
+            kept.complete(Ok(vec![0; 256]));
+            completion.complete(key.sign(&octets));
+        });
+        // The clock of the test does not wait for threads.
+        other.join().unwrap();
+    }
+}
+
+/// A batch engine may be late by any time, or fail with messages in its queue.
+#[tokio::test(start_paused = true)]
+async fn a_late_signature_does_not_reach_the_next_message() {
+    let dir = TestDir::new("late");
+    let key = dir.write(
+        "key",
+        include_bytes!("../../../../dkim-core/tests/data/keys/rsa2048.pem"),
+    );
+    let options = [
+        "Domain=example.com".to_owned(),
+        "Selector=s".to_owned(),
+        format!("KeyFile={}", key.display()),
+        "RequireSafeKeys=no".to_owned(),
+    ];
+    for panics in [false, true] {
+        let odd = |key| -> Arc<dyn SigningKey> {
+            Arc::new(OddKey {
+                key,
+                kept: Mutex::default(),
+                panics,
+            })
+        };
+        let patience = Patience::default();
+        let mut mta = serve_with(SocketType::STREAM, &options, usize::MAX, patience, odd);
+        let connect = b"\0\0\0\x10Cx\x004\0\x00127.0.0.1\0";
+        mta.write_all(&[OPTNEG, connect].concat()).await.unwrap();
+        for wanted in [
+            &b"451 4.7.0"[..],
+            b"DKIM-Signature",
+            b"451 4.7.0",
+            b"DKIM-Signature",
+        ] {
+            let message = [
+                &b"\0\0\0\x05M<a>\0\0\0\0\x05R<b>\0\0\0\0\x17LFrom\0 <a@example.com>\0"[..],
+                b"\0\0\0\x01N\0\0\0\x04Bx\r\n\0\0\0\x01E\0\0\0\x01A",
+            ];
+            mta.write_all(&message.concat()).await.unwrap();
+            let mut answers = Vec::new();
+            while !answers.windows(wanted.len()).any(|window| window == wanted) {
+                let read = timeout(Duration::from_secs(60), mta.read_buf(&mut answers)).await;
+                let said = String::from_utf8_lossy(&answers);
+                assert!(read.is_ok_and(|read| read.unwrap() > 0), "{panics} {said}");
+            }
+            let said = String::from_utf8_lossy(&answers);
+            assert!(!said.contains("AAAAAAAAAAAAAAAA"), "{panics} {said}");
+        }
+    }
+}
+
+/// Else each message leaves one behind while the MTA stays connected.
+#[tokio::test(start_paused = true)]
+async fn nothing_waits_for_a_signature_longer_than_its_message() {
+    let (_kept, receiver) = oneshot::channel();
+    let patience = Duration::from_secs(20);
+    let waited = timeout(2 * patience, late(receiver, patience)).await;
+    assert!(matches!(waited, Ok(Err(SigningError(_)))));
+}
+
 /// What one read gives. (Tokio's own takes a short read for the last one, which it is of streams only.)
 async fn read<'b>(mta: &UnixStream, buffer: &'b mut [u8]) -> &'b [u8] {
     let read = mta.async_io(Interest::READABLE, || {
