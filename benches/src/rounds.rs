@@ -42,10 +42,14 @@ pub fn interleaved(rounds: usize, subjects: &mut [Subject<'_>]) -> Vec<f64> {
     samples.into_iter().map(median).collect()
 }
 
-/// The middle one of `samples`; 0 for none.
+/// The middle one of `samples`, or what is between the two that are; 0 for none.
 pub fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(0.0)
+    let count = samples.len();
+    match count {
+        0 => 0.0,
+        _ => f64::midpoint(samples[(count - 1) / 2], samples[count / 2]),
+    }
 }
 
 /// CPU time that this thread has used.
@@ -71,6 +75,7 @@ mod tests {
     #[test]
     fn a_median_is_the_middle_of_any_order() {
         assert_eq!(median(vec![9.0, 1.0, 5.0]), 5.0);
+        assert_eq!(median(vec![2.0, 9.0, 1.0, 4.0]), 3.0);
         assert_eq!(median(vec![]), 0.0);
     }
 
