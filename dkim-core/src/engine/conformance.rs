@@ -3,8 +3,12 @@
 //!
 //! Right signatures are OpenSSL's, forged ones were computed, both by `tests/data/keys/make.py`; none is an engine's
 //! own output. Keys that no engine ever sees, because reading them fails, are tested where they are read.
+//!
+//! All of it is test code, which panics when a rule is broken and when a vector of its own cannot be read.
 
-use super::{BadSignature, Engine, KeyType, PrivateKey, PublicKey, VerifyingKey};
+use super::{BadSignature, Completion, Engine, KeyType, PrivateKey, PublicKey, VerifyingKey};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// Runs the whole suite over `engine`.
 ///
@@ -25,6 +29,7 @@ pub fn signing_conformance(engine: &dyn Engine) {
     damaged_keys_do_not_sign(engine);
     seeds_have_the_public_half_of_rfc_8032(engine);
     one_key_signs_for_many_threads(engine);
+    a_submission_ends_once_and_as_signing_does(engine);
 }
 
 /// Runs the rules for checking signatures.
@@ -128,6 +133,29 @@ fn seeds_have_the_public_half_of_rfc_8032(engine: &dyn Engine) {
             hex(public),
             "{} derives the public half",
             engine.name()
+        );
+    }
+}
+
+/// The contract of [`SigningKey::submit`](super::SigningKey::submit), whoever overrides it.
+fn a_submission_ends_once_and_as_signing_does(engine: &dyn Engine) {
+    for vector in VECTORS
+        .iter()
+        .filter(|v| ["rsa2048", "ed25519"].contains(&v.name))
+    {
+        let key = engine.signing_key(&vector.private()).unwrap();
+        let (octets, signature) = vector.signatures[0];
+        let (sender, receiver) = mpsc::channel();
+        let completion = Completion::new(move |result| sender.send(result).unwrap());
+        key.submit(octets.to_vec(), Duration::from_secs(20), completion);
+        // The sender goes with the completion, so that this waits for its end and sees whatever came.
+        let ends: Vec<_> = receiver.iter().collect();
+        assert_eq!(
+            ends,
+            [Ok(signature.to_vec())],
+            "{} completes a submission to {} once",
+            engine.name(),
+            vector.name
         );
     }
 }
