@@ -4,39 +4,21 @@
 
 use crate::canonicalization::{Algorithm, append_field};
 use crate::message::{HeaderFields, name_hash};
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 
 /// Finds fields by name; made once per message.
 #[derive(Debug)]
 pub(crate) struct FieldIndex {
-    /// For headers with many fields: all of them in the order of names, and from the bottom up within a name.
-    sorted: Option<Vec<Entry>>,
+    /// Fields by their places counted from the bottom.
+    sorted: Vec<Entry>,
 }
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    hash: u32,
-    index: usize,
-}
-
-/// Headers of up to so many fields are searched one by one, with a bit for each field that is taken.
-const SMALL: usize = u64::BITS as usize;
 
 impl FieldIndex {
     pub(crate) fn new(header: &HeaderFields) -> Self {
-        let sorted = (header.len() > SMALL).then(|| {
-            let hashes = header.name_hashes().enumerate();
-            let mut entries: Vec<Entry> =
-                hashes.map(|(index, hash)| Entry { hash, index }).collect();
-            entries.sort_unstable_by(|one, other| {
-                let names =
-                    || compare_names(name_at(header, one.index), name_at(header, other.index));
-                let places = || Reverse(one.index).cmp(&Reverse(other.index));
-                one.hash.cmp(&other.hash).then_with(names).then_with(places)
-            });
-            entries
-        });
-        Self { sorted }
+        let hashes = header.name_hashes().rev();
+        Self {
+            sorted: sorted(hashes, |place| name_from_bottom(header, place)),
+        }
     }
 
     /// Appends the fields that `names` stand for, each with its CRLF. No name stands for the field at `own`: that of the
@@ -49,69 +31,94 @@ impl FieldIndex {
         names: impl Iterator<Item = &'n [u8]>,
         algorithm: Algorithm,
     ) {
-        let mut append = |index: Option<usize>| {
-            if let Some(field) = index.and_then(|index| header.get(index)) {
+        let names: Vec<&[u8]> = names.collect();
+        for index in self.select(header, own, &names) {
+            if let Some(field) = header.get(index) {
                 append_field(out, field, algorithm);
-            }
-        };
-        match &self.sorted {
-            None => {
-                let mut taken = own.map_or(0, |own| 1 << own);
-                names.for_each(|name| append(take_small(header, name, &mut taken)));
-            }
-            Some(sorted) => {
-                // For the place where each name's fields begin in `sorted`: how many are taken or passed over.
-                let mut taken = vec![0; sorted.len()];
-                names.for_each(|name| append(take_sorted(header, sorted, own, name, &mut taken)));
             }
         }
     }
-}
 
-fn take_small(header: &HeaderFields, name: &[u8], taken: &mut u64) -> Option<usize> {
-    let index = header
-        .places_of(name_hash(name), name)
-        .rev()
-        .find(|index| *taken & (1 << index) == 0)?;
-    *taken |= 1 << index;
-    Some(index)
-}
-
-fn take_sorted(
-    header: &HeaderFields,
-    sorted: &[Entry],
-    own: Option<usize>,
-    name: &[u8],
-    taken: &mut [usize],
-) -> Option<usize> {
-    let hash = name_hash(name);
-    let mut group = sorted.partition_point(|entry| entry.hash < hash);
-    let is_it = |entry: &Entry| name_at(header, entry.index).eq_ignore_ascii_case(name);
-    if !sorted.get(group).is_some_and(is_it) {
-        // Another name with this hash comes first, or there is none.
-        let same = sorted[group..].partition_point(|entry| entry.hash == hash);
-        group += sorted[group..group + same].partition_point(|entry| {
-            compare_names(name_at(header, entry.index), name) == Ordering::Less
-        });
+    /// The index of the field that each name stands for; where there is none, one that no field has.
+    ///
+    /// Names are brought into the order of the fields and both walked through once, so that no choice of names, by
+    /// whomever, makes that dear.
+    fn select(&self, header: &HeaderFields, own: Option<usize>, names: &[&[u8]]) -> Vec<usize> {
+        let mut selected = vec![usize::MAX; names.len()];
+        let mut fields = self.sorted.as_slice();
+        let hashes = names.iter().map(|name| name_hash(name));
+        for wish in sorted(hashes, |place| names[place]) {
+            while let [field, behind @ ..] = fields {
+                let index = header.len() - 1 - field.place();
+                let by_name = || {
+                    let name = name_from_bottom(header, field.place());
+                    compare_names(name, names[wish.place()])
+                };
+                let order = match Some(index) == own {
+                    true => Ordering::Less,
+                    false => field.hash().cmp(&wish.hash()).then_with(by_name),
+                };
+                if order.is_gt() {
+                    break;
+                }
+                fields = behind;
+                if order.is_eq() {
+                    selected[wish.place()] = index;
+                    break;
+                }
+            }
+        }
+        selected
     }
-    let at = |used: usize| sorted.get(group + used).map(|entry| entry.index);
-    let used = taken.get_mut(group)?;
-    if own.is_some() && at(*used) == own {
-        *used += 1;
-    }
-    let index = at(*used)?;
-    name_at(header, index).eq_ignore_ascii_case(name).then(|| {
-        *used += 1;
-        index
-    })
 }
 
-fn name_at(header: &HeaderFields, index: usize) -> &[u8] {
-    header.get(index).map_or(&[], |field| field.name())
+/// A name's hash, and below it the place of the name in some list: a single number, which is quick to sort by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry(u64);
+
+impl Entry {
+    fn hash(self) -> u32 {
+        (self.0 >> u32::BITS) as u32
+    }
+
+    fn place(self) -> usize {
+        self.0 as u32 as usize
+    }
+}
+
+/// The places of a list of names in the order of their hashes, within these of their names, and within these as they
+/// were.
+fn sorted<'n>(hashes: impl Iterator<Item = u32>, name: impl Fn(usize) -> &'n [u8]) -> Vec<Entry> {
+    let entries = (0..).zip(hashes);
+    let entries =
+        entries.map(|(place, hash): (u64, _)| Entry(u64::from(hash) << u32::BITS | place));
+    let mut entries: Vec<Entry> = entries.collect();
+    entries.sort_unstable();
+    for same_hash in entries.chunk_by_mut(|one, other| one.hash() == other.hash()) {
+        let [first, others @ ..] = &*same_hash else {
+            continue;
+        };
+        // That names share a hash hardly happens, unless somebody wants it.
+        let is_other =
+            |entry: &Entry| compare_names(name(entry.place()), name(first.place())).is_ne();
+        if others.iter().any(is_other) {
+            same_hash.sort_by(|one, other| compare_names(name(one.place()), name(other.place())));
+        }
+    }
+    entries
+}
+
+fn name_from_bottom(header: &HeaderFields, place: usize) -> &[u8] {
+    header
+        .get(header.len() - 1 - place)
+        .map_or(&[], |field| field.name())
 }
 
 /// An order of names, letters compared without case; nothing is copied, as names may be long.
 fn compare_names(one: &[u8], other: &[u8]) -> Ordering {
+    if one == other || one.eq_ignore_ascii_case(other) {
+        return Ordering::Equal;
+    }
     let lower = u8::to_ascii_lowercase;
     one.iter().map(lower).cmp(other.iter().map(lower))
 }
@@ -174,6 +181,39 @@ mod tests {
                     want
                 );
             }
+        }
+    }
+
+    /// Anybody can make names that share a hash; their fields must not get mixed up.
+    #[test]
+    fn names_with_the_same_hash_stay_apart() {
+        let mut seen = std::collections::HashMap::new();
+        let (one, other) = (0..1_000_000)
+            .find_map(|n| {
+                let name = format!("n{n}");
+                let earlier = seen.insert(name_hash(name.as_bytes()), name.clone())?;
+                Some((earlier, name))
+            })
+            .unwrap();
+        let mut header = HeaderFields::new();
+        for (name, value) in [(&one, 1), (&other, 2), (&one, 3), (&other, 4), (&other, 5)] {
+            header.push_raw(format!("{name}: {value}").as_bytes());
+        }
+        for (own, want) in [
+            (None, ["5", "3", "1", "4", "2"]),
+            (Some(4), ["4", "3", "1", "2", ""]),
+            (Some(2), ["5", "1", "", "4", "2"]),
+        ] {
+            let index = FieldIndex::new(&header);
+            let names = [&other, &one, &one, &other, &other, &other, &one];
+            let names = names.map(|name| name.as_bytes());
+            let got = index.select(&header, own, &names).into_iter().map(|index| {
+                let field = header.get(index);
+                field.map_or("".into(), |field| {
+                    String::from_utf8_lossy(field.value()).trim().to_owned()
+                })
+            });
+            assert_eq!(got.collect::<Vec<_>>(), [&want[..], &["", ""]].concat());
         }
     }
 

@@ -105,7 +105,7 @@ impl HeaderFields {
     }
 
     /// [`name_hash`] of each field's name, from the top.
-    pub(crate) fn name_hashes(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn name_hashes(&self) -> impl DoubleEndedIterator<Item = u32> {
         self.fields.iter().map(|place| place.hash)
     }
 
