@@ -1,7 +1,7 @@
 //! Header fields, canonicalized into a buffer (RFC 6376 sections 3.4.1 and 3.4.2).
 
 use super::Algorithm;
-use super::white_space::{Masks, append_without};
+use super::white_space::append_unfolded;
 use crate::message::HeaderField;
 use std::ops::Range;
 
@@ -57,34 +57,7 @@ fn append_relaxed(out: &mut Vec<u8>, value_start: usize, value: &[u8]) {
     if out.len() == value_start || out.last() == Some(&b' ') {
         rest = without_leading_space(value);
     }
-    let start = out.len();
-    out.reserve(rest.len());
-    let mut has_tabs = false;
-    let mut here = Masks::of(rest);
-    // Whether the octet before is the CR of a fold.
-    let mut after_cr = 0;
-    while !rest.is_empty() {
-        let (block, behind) = rest.split_at(rest.len().min(Masks::WIDTH));
-        let next = match behind {
-            [] => Masks::default(),
-            _ => Masks::of(behind),
-        };
-        let both = |here: u64, next: u64| u128::from(here) | u128::from(next) << Masks::WIDTH;
-        let spaces = both(here.spaces, next.spaces);
-        let folds = both(here.crs, next.crs) & both(here.lfs, next.lfs) >> 1 & spaces >> 2;
-        // Line ends of folds go, and of white space with nothing else in between all but the last.
-        let goes = folds | folds << 1 | spaces & (spaces >> 1 | folds >> 1);
-        let goes = goes as u64 | after_cr;
-        append_without(out, block, goes);
-        has_tabs |= here.tabs & !goes != 0;
-        after_cr = (folds >> (Masks::WIDTH - 1)) as u64 & 1;
-        (rest, here) = (behind, next);
-    }
-    if has_tabs {
-        let made = out[start..].iter_mut();
-        made.filter(|octet| **octet == b'\t')
-            .for_each(|octet| *octet = b' ');
-    }
+    append_unfolded(out, rest);
 }
 
 fn without_leading_space(value: &[u8]) -> &[u8] {

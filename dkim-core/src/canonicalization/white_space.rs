@@ -28,6 +28,11 @@ impl Masks {
 
     /// Of the first [`WIDTH`](Self::WIDTH) of `octets`, or of all if there are less.
     pub(crate) fn of(octets: &[u8]) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if x86::has_masks_avx512() {
+            // SAFETY: the processor has what the function is compiled for.
+            return unsafe { x86::masks_avx512(octets) };
+        }
         match octets.first_chunk() {
             Some(block) => Self::of_block(block),
             None => {
@@ -38,17 +43,20 @@ impl Masks {
         }
     }
 
+    /// Which octets of a field's value go: line ends of folds, and of white space with nothing else in between all but the
+    /// last. And which are the CRs of folds. Both are sure of what has three octets behind it in the block.
+    #[inline(always)]
+    fn unfolding(&self) -> (u64, u64) {
+        let folds = self.crs & self.lfs >> 1 & self.spaces >> 2;
+        let goes = folds | folds << 1 | self.spaces & (self.spaces >> 1 | folds >> 1);
+        (goes, folds)
+    }
+
     fn of_block(block: &[u8; Self::WIDTH]) -> Self {
         #[cfg(target_arch = "x86_64")]
-        {
-            if x86::has_masks_avx512() {
-                // SAFETY: the processor has what the function is compiled for.
-                return unsafe { x86::masks_avx512(block) };
-            }
-            if x86::has_avx2() {
-                // SAFETY: the processor has what the function is compiled for.
-                return unsafe { x86::masks_avx2(block) };
-            }
+        if x86::has_avx2() {
+            // SAFETY: the processor has what the function is compiled for.
+            return unsafe { x86::masks_avx2(block) };
         }
         masks_each(block)
     }
@@ -64,6 +72,52 @@ pub(crate) fn append_without(out: &mut Vec<u8>, block: &[u8], goes: u64) {
         left &= u64::MAX.checked_shl(from).unwrap_or(0);
     }
     out.extend_from_slice(&block[from as usize..]);
+}
+
+/// Appends the value of a field, unfolded, each run of white space made one SP (RFC 6376 section 3.4.2).
+pub(super) fn append_unfolded(out: &mut Vec<u8>, value: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if x86::has_avx512() {
+        out.reserve(value.len() + SLACK);
+        // SAFETY: the processor has what the function is compiled for, which has written as many octets as it says.
+        unsafe {
+            let written = x86::unfold_avx512(value, out.spare_capacity_mut());
+            out.set_len(out.len() + written);
+        }
+        return;
+    }
+    append_unfolded_blocks(out, value);
+}
+
+/// The form for any processor.
+fn append_unfolded_blocks(out: &mut Vec<u8>, value: &[u8]) {
+    let start = out.len();
+    out.reserve(value.len());
+    let (mut rest, mut has_tabs, mut after_cr) = (value, false, 0);
+    while !rest.is_empty() {
+        let masks = Masks::of(rest);
+        let (goes, folds) = masks.unfolding();
+        let goes = goes | after_cr;
+        let sure = sure_of(rest);
+        append_without(out, &rest[..sure], goes & u64::MAX >> (Masks::WIDTH - sure));
+        has_tabs |= masks.tabs & !goes != 0;
+        after_cr = folds >> (sure - 1) & 1;
+        rest = &rest[sure..];
+    }
+    if has_tabs {
+        let made = out[start..].iter_mut();
+        made.filter(|octet| **octet == b'\t')
+            .for_each(|octet| *octet = b' ');
+    }
+}
+
+/// Of how many octets [`Masks::unfolding`] is sure, at the start of what is not empty.
+#[inline(always)]
+fn sure_of(rest: &[u8]) -> usize {
+    match rest.len() {
+        all @ ..=Masks::WIDTH => all,
+        _ => Masks::WIDTH - 3,
+    }
 }
 
 fn masks_each(block: &[u8; Masks::WIDTH]) -> Masks {
@@ -200,8 +254,9 @@ fn is_space(octet: u8) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{MARGIN, Masks, SLACK, is_space};
+    use super::{MARGIN, Masks, SLACK, is_space, sure_of};
     use std::arch::x86_64::*;
+    use std::mem::MaybeUninit;
 
     /// As many octets as are decided at once.
     const BLOCK: usize = 64;
@@ -231,8 +286,13 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) fn masks_avx512(block: &[u8; BLOCK]) -> Masks {
-        let octets = load_512(block, 0);
+    pub(super) fn masks_avx512(octets: &[u8]) -> Masks {
+        masks_512(load_part_512(octets))
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    #[inline]
+    fn masks_512(octets: __m512i) -> Masks {
         let equal = |octet: u8| _mm512_cmpeq_epi8_mask(octets, _mm512_set1_epi8(octet as i8));
         let tabs = equal(b'\t');
         Masks {
@@ -241,6 +301,26 @@ mod x86 {
             crs: equal(b'\r'),
             lfs: equal(b'\n'),
         }
+    }
+
+    /// How many octets were written.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+    pub(super) fn unfold_avx512(value: &[u8], out: &mut [MaybeUninit<u8>]) -> usize {
+        let space = _mm512_set1_epi8(b' ' as i8);
+        let (mut rest, mut written, mut after_cr) = (value, 0, 0);
+        while !rest.is_empty() {
+            let octets = load_part_512(rest);
+            let masks = masks_512(octets);
+            let (goes, folds) = masks.unfolding();
+            let sure = sure_of(rest);
+            let stays = !(goes | after_cr) & u64::MAX >> (BLOCK - sure);
+            let octets = _mm512_mask_mov_epi8(octets, masks.tabs, space);
+            store_new_512(out, written, _mm512_maskz_compress_epi8(stays, octets));
+            written += stays.count_ones() as usize;
+            after_cr = folds >> (sure - 1) & 1;
+            rest = &rest[sure..];
+        }
+        written
     }
 
     #[target_feature(enable = "avx2")]
@@ -426,6 +506,25 @@ mod x86 {
         unsafe { _mm512_loadu_si512(octets.as_ptr().cast()) }
     }
 
+    /// The first 64 of `octets`; where there are less, 0 behind them.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    #[inline]
+    fn load_part_512(octets: &[u8]) -> __m512i {
+        let there = match octets.len() {
+            0 => 0,
+            length => u64::MAX >> (64 - length.min(64)),
+        };
+        // SAFETY: only octets that are there are loaded, and the load needs no alignment.
+        unsafe { _mm512_maskz_loadu_epi8(there, octets.as_ptr().cast()) }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn store_new_512(octets: &mut [MaybeUninit<u8>], at: usize, vector: __m512i) {
+        let octets = &mut octets[at..at + 64];
+        // SAFETY: `octets` has room for 64 octets, and the store needs no alignment.
+        unsafe { _mm512_storeu_si512(octets.as_mut_ptr().cast(), vector) }
+    }
+
     #[target_feature(enable = "avx512f")]
     fn store_512(octets: &mut [u8], at: usize, vector: __m512i) {
         let octets = &mut octets[at..at + 64];
@@ -557,6 +656,19 @@ mod tests {
                 // SAFETY: the processor has what the function is compiled for.
                 prop_assert_eq!(unsafe { x86::masks_avx2(&block) }, wanted);
             }
+        }
+
+        /// What is right is known by the tests of `header`.
+        #[test]
+        fn both_forms_of_unfolding_agree(
+            value in proptest::collection::vec(prop_oneof![
+                6 => Just(b' '), 2 => Just(b'\t'), 3 => Just(b'\r'), 3 => Just(b'\n'), 12 => Just(b'a'), 1 => any::<u8>()
+            ], 0..300),
+        ) {
+            let (mut chosen, mut plain) = (b"x".to_vec(), b"x".to_vec());
+            append_unfolded(&mut chosen, &value);
+            append_unfolded_blocks(&mut plain, &value);
+            prop_assert_eq!(chosen, plain);
         }
 
         #[test]
