@@ -31,8 +31,9 @@ impl FieldIndex {
         names: impl Iterator<Item = &'n [u8]>,
         algorithm: Algorithm,
     ) {
-        let names: Vec<&[u8]> = names.collect();
-        for index in self.select(header, own, &names) {
+        let mut wanted = Vec::with_capacity(32);
+        wanted.extend(names);
+        for index in self.select(header, own, &wanted) {
             if let Some(field) = header.get(index) {
                 append_field(out, field, algorithm);
             }

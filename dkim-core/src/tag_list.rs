@@ -92,7 +92,13 @@ impl<'a> TagList<'a> {
 
 /// The items of a colon-separated list, each without the white space around it.
 pub(crate) fn colon_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|&o| o == b':').map(trim_fws)
+    let mut rest = Some(value);
+    std::iter::from_fn(move || {
+        let octets = rest?;
+        let colon = memchr::memchr(b':', octets);
+        rest = colon.map(|at| &octets[at + 1..]);
+        Some(trim_fws(&octets[..colon.unwrap_or(octets.len())]))
+    })
 }
 
 /// Undoes base64 with folding white space anywhere (RFC 6376 section 2.10); missing padding is forgiven, as every
