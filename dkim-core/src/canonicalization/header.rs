@@ -1,7 +1,7 @@
 //! Header fields, canonicalized into a buffer (RFC 6376 sections 3.4.1 and 3.4.2).
 
 use super::Algorithm;
-use super::white_space::append_unfolded;
+use super::white_space::{append_relaxed, append_unfolded};
 use crate::message::HeaderField;
 use std::ops::Range;
 
@@ -10,9 +10,8 @@ pub(crate) fn append_field(out: &mut Vec<u8>, field: HeaderField<'_>, algorithm:
     match algorithm {
         Algorithm::Simple => out.extend_from_slice(field.octets()),
         Algorithm::Relaxed => {
-            let value_start = append_relaxed_name(out, field);
-            append_relaxed(out, value_start, field.value());
-            trim_end(out, value_start);
+            append_relaxed(out, field.name(), without_leading_space(field.value()));
+            trim_end(out);
         }
     }
     out.extend_from_slice(b"\r\n");
@@ -35,29 +34,20 @@ pub(crate) fn append_field_without(
             out.extend_from_slice(after);
         }
         Algorithm::Relaxed => {
-            let value_start = append_relaxed_name(out, field);
-            append_relaxed(out, value_start, before);
-            append_relaxed(out, value_start, after);
-            trim_end(out, value_start);
+            let before = without_leading_space(before);
+            append_relaxed(out, field.name(), before);
+            let follows_space = before.is_empty() || out.last() == Some(&b' ');
+            append_unfolded(
+                out,
+                if follows_space {
+                    without_leading_space(after)
+                } else {
+                    after
+                },
+            );
+            trim_end(out);
         }
     }
-}
-
-fn append_relaxed_name(out: &mut Vec<u8>, field: HeaderField<'_>) -> usize {
-    let start = out.len();
-    out.extend_from_slice(field.name());
-    out[start..].make_ascii_lowercase();
-    out.push(b':');
-    out.len()
-}
-
-/// Unfolds, and makes each run of white space one SP; none at the start of the value.
-fn append_relaxed(out: &mut Vec<u8>, value_start: usize, value: &[u8]) {
-    let mut rest = value;
-    if out.len() == value_start || out.last() == Some(&b' ') {
-        rest = without_leading_space(value);
-    }
-    append_unfolded(out, rest);
 }
 
 fn without_leading_space(value: &[u8]) -> &[u8] {
@@ -71,8 +61,9 @@ fn without_leading_space(value: &[u8]) -> &[u8] {
     }
 }
 
-fn trim_end(out: &mut Vec<u8>, value_start: usize) {
-    if out.len() > value_start && out.last() == Some(&b' ') {
+/// Takes back the white space at the end of a value, which stands behind a colon at least.
+fn trim_end(out: &mut Vec<u8>) {
+    if out.last() == Some(&b' ') {
         out.pop();
     }
 }

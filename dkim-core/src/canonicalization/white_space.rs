@@ -74,19 +74,43 @@ pub(crate) fn append_without(out: &mut Vec<u8>, block: &[u8], goes: u64) {
     out.extend_from_slice(&block[from as usize..]);
 }
 
+/// Appends a field: `name` in lower case, a colon, and `value` as [`append_unfolded`] does.
+pub(super) fn append_relaxed(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if x86::has_avx512() {
+        out.reserve(name.len() + 1 + value.len() + SLACK);
+        // SAFETY: the processor has what the function is compiled for, which has written as many octets as it says.
+        unsafe {
+            let written = x86::relaxed_avx512(name, value, out.spare_capacity_mut());
+            out.set_len(out.len() + written);
+        }
+        return;
+    }
+    append_lowercase(out, name);
+    out.push(b':');
+    append_unfolded(out, value);
+}
+
 /// Appends the value of a field, unfolded, each run of white space made one SP (RFC 6376 section 3.4.2).
 pub(super) fn append_unfolded(out: &mut Vec<u8>, value: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if x86::has_avx512() {
         out.reserve(value.len() + SLACK);
-        // SAFETY: the processor has what the function is compiled for, which has written as many octets as it says.
+        // SAFETY: as above.
         unsafe {
-            let written = x86::unfold_avx512(value, out.spare_capacity_mut());
+            let written = x86::unfolded_avx512(value, out.spare_capacity_mut());
             out.set_len(out.len() + written);
         }
         return;
     }
     append_unfolded_blocks(out, value);
+}
+
+/// The form for any processor.
+fn append_lowercase(out: &mut Vec<u8>, name: &[u8]) {
+    let start = out.len();
+    out.extend_from_slice(name);
+    out[start..].make_ascii_lowercase();
 }
 
 /// The form for any processor.
@@ -305,7 +329,23 @@ mod x86 {
 
     /// How many octets were written.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
-    pub(super) fn unfold_avx512(value: &[u8], out: &mut [MaybeUninit<u8>]) -> usize {
+    pub(super) fn relaxed_avx512(name: &[u8], value: &[u8], out: &mut [MaybeUninit<u8>]) -> usize {
+        for (at, part) in (0..).step_by(BLOCK).zip(name.chunks(BLOCK)) {
+            let octets = load_part_512(part);
+            let from_a = _mm512_sub_epi8(octets, _mm512_set1_epi8(b'A' as i8));
+            let is_capital = _mm512_cmplt_epu8_mask(from_a, _mm512_set1_epi8(26));
+            let case = _mm512_set1_epi8((b'a' - b'A') as i8);
+            let lower = _mm512_mask_add_epi8(octets, is_capital, octets, case);
+            store_new_512(out, at, lower);
+        }
+        out[name.len()].write(b':');
+        let behind = name.len() + 1;
+        behind + unfolded_avx512(value, &mut out[behind..])
+    }
+
+    /// How many octets were written.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,popcnt")]
+    pub(super) fn unfolded_avx512(value: &[u8], out: &mut [MaybeUninit<u8>]) -> usize {
         let space = _mm512_set1_epi8(b' ' as i8);
         let (mut rest, mut written, mut after_cr) = (value, 0, 0);
         while !rest.is_empty() {
@@ -660,13 +700,16 @@ mod tests {
 
         /// What is right is known by the tests of `header`.
         #[test]
-        fn both_forms_of_unfolding_agree(
+        fn both_forms_for_header_fields_agree(
+            name in proptest::collection::vec(any::<u8>(), 0..150),
             value in proptest::collection::vec(prop_oneof![
                 6 => Just(b' '), 2 => Just(b'\t'), 3 => Just(b'\r'), 3 => Just(b'\n'), 12 => Just(b'a'), 1 => any::<u8>()
             ], 0..300),
         ) {
             let (mut chosen, mut plain) = (b"x".to_vec(), b"x".to_vec());
-            append_unfolded(&mut chosen, &value);
+            append_relaxed(&mut chosen, &name, &value);
+            append_lowercase(&mut plain, &name);
+            plain.push(b':');
             append_unfolded_blocks(&mut plain, &value);
             prop_assert_eq!(chosen, plain);
         }
