@@ -1,0 +1,614 @@
+//! The workers of one token: a bounded queue before them, and a breaker that keeps mail from waiting for a token that is
+//! away.
+//!
+//! Each worker is a thread with a session of its own, since a session does one thing at a time. A token that fails beyond
+//! what `worker` mends opens the breaker: what is asked for then fails at once, and a test signature, made every two
+//! seconds at most, finds out when the token is back. The same test signature is made when nothing else was for a while:
+//! firewalls and devices close what is idle. A token that has room for fewer sessions than there are workers gets fewer
+//! workers. Calls cannot be cancelled: that none returns is reported, and what follows is for whoever can end the process.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Cause, Fault};
+use crate::key::KeyFacts;
+use crate::token::Token;
+use crate::worker::{Failure, KeyInToken, Wanted, Worker};
+
+/// Octets to be signed.
+pub(crate) struct Job {
+    pub(crate) id: u64,
+    /// The key's number.
+    pub(crate) key: u32,
+    pub(crate) octets: Vec<u8>,
+    /// Nobody waits for it any more after that.
+    pub(crate) deadline: Instant,
+}
+
+/// What a pool has to tell.
+pub(crate) enum Report {
+    /// A job is done.
+    Signed(u64, Result<Vec<u8>, Fault>),
+    /// Keys can be signed with again, or not any more: all of the token or some.
+    Keys(Vec<u32>, Result<(), Fault>),
+    /// No call into the module returns.
+    Stuck(Fault),
+}
+
+/// How a pool is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// How many workers.
+    pub(crate) workers: usize,
+    /// How many jobs may wait.
+    pub(crate) queue: usize,
+    /// How long a call may take before it counts as hung.
+    pub(crate) hang: Duration,
+}
+
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    token: Arc<Token>,
+    limits: Limits,
+    tell: Box<dyn Fn(Report) + Send + Sync>,
+    state: Mutex<State>,
+    /// There is something to do.
+    wake: Condvar,
+    /// For those that had no room: the pool ends.
+    parked: Condvar,
+    /// A worker is gone.
+    gone: Condvar,
+}
+
+struct State {
+    keys: HashMap<u32, Arc<KeyInToken>>,
+    /// Keys that alone cannot sign, why, and until when they are not tried.
+    ailing: HashMap<u32, (Fault, Instant)>,
+    queue: VecDeque<Task>,
+    /// Keys to be looked at. While there is mail they get every other turn: a token may have hundreds of keys.
+    looks: VecDeque<Box<Look>>,
+    was_look: bool,
+    breaker: Breaker,
+    /// What each worker does.
+    busy: Vec<Option<Busy>>,
+    /// Workers for whose sessions there is room, as far as is known.
+    active: usize,
+    /// Workers whose threads run.
+    living: usize,
+    /// Whether a test signature is queued or being made, and since when.
+    probing: Option<Instant>,
+    /// Whether it was told that nothing returns.
+    told_stuck: bool,
+    last_used: Instant,
+    stopping: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Busy {
+    since: Instant,
+    /// The number of the key that is looked at, if one is.
+    look: Option<u32>,
+}
+
+enum Task {
+    Sign(Job),
+    /// A test signature with the key of that number, or with any.
+    Probe(Option<u32>),
+    Look(Box<Look>),
+}
+
+/// A key to be looked at before it is signed with.
+struct Look {
+    wanted: Wanted,
+    reply: Reply,
+}
+
+/// Who is told what a look at a key has come to.
+type Reply = Box<dyn FnOnce(Result<(KeyFacts, Vec<String>), Fault>) + Send>;
+
+enum Breaker {
+    Closed,
+    Open {
+        fault: Fault,
+        next: Instant,
+        pause: Duration,
+    },
+}
+
+impl Pool {
+    /// Starts the workers of `token`; if none can be started there is no pool.
+    pub(crate) fn start(
+        token: Arc<Token>,
+        limits: Limits,
+        tell: impl Fn(Report) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            token,
+            limits,
+            tell: Box::new(tell),
+            state: Mutex::new(State {
+                keys: HashMap::new(),
+                ailing: HashMap::new(),
+                queue: VecDeque::new(),
+                looks: VecDeque::new(),
+                was_look: false,
+                breaker: Breaker::Closed,
+                busy: vec![None; limits.workers],
+                active: limits.workers,
+                living: limits.workers,
+                probing: None,
+                told_stuck: false,
+                last_used: Instant::now(),
+                stopping: false,
+            }),
+            wake: Condvar::new(),
+            parked: Condvar::new(),
+            gone: Condvar::new(),
+        });
+        for number in 0..limits.workers {
+            let of_thread = Arc::clone(&shared);
+            let started = thread::Builder::new()
+                .name("pkcs11-worker".to_owned())
+                .spawn(move || of_thread.work(number));
+            if let Err(error) = started {
+                // Out of threads: the others do what they can.
+                let mut state = shared.state();
+                state.active -= 1;
+                state.living -= 1;
+                if number + 1 == limits.workers && state.living == 0 {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Self { shared })
+    }
+
+    pub(crate) fn token(&self) -> &Arc<Token> {
+        &self.shared.token
+    }
+
+    /// Has the key found, and a test signature made with it. If all is well it can be signed with by the time `reply` is
+    /// told, which is done by a worker, and not at all if the pool ends.
+    pub(crate) fn open(
+        &self,
+        wanted: Wanted,
+        reply: impl FnOnce(Result<(KeyFacts, Vec<String>), Fault>) + Send + 'static,
+    ) {
+        let reply = Box::new(reply);
+        let look = Box::new(Look { wanted, reply });
+        self.shared.state().looks.push_back(look);
+        self.shared.wake.notify_one();
+    }
+
+    /// Whether there is the key of that number.
+    pub(crate) fn has(&self, number: u32) -> bool {
+        self.shared.state().keys.contains_key(&number)
+    }
+
+    /// Whether there is anything to sign with.
+    pub(crate) fn has_keys(&self) -> bool {
+        !self.shared.state().keys.is_empty()
+    }
+
+    /// Forgets the key of that number.
+    pub(crate) fn remove(&self, number: u32) {
+        let mut state = self.shared.state();
+        state.keys.remove(&number);
+        state.ailing.remove(&number);
+    }
+
+    /// Why the token is away, if it is.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        match &self.shared.state().breaker {
+            Breaker::Open { fault, .. } => Some(fault.clone()),
+            Breaker::Closed => None,
+        }
+    }
+
+    /// Takes a job; what becomes of it is reported, possibly before this returns.
+    pub(crate) fn submit(&self, job: Job) {
+        let mut state = self.shared.state();
+        let refusal = match &state.breaker {
+            _ if state.stopping => Some(Fault::Stopped),
+            Breaker::Open { fault, .. } => Some(fault.clone()),
+            Breaker::Closed if state.queue.len() >= self.shared.limits.queue => Some(Fault::Full {
+                waiting: state.queue.len(),
+            }),
+            Breaker::Closed => None,
+        };
+        match refusal {
+            Some(fault) => {
+                drop(state);
+                (self.shared.tell)(Report::Signed(job.id, Err(fault)));
+            }
+            None => {
+                state.queue.push_back(Task::Sign(job));
+                drop(state);
+                self.shared.wake.notify_one();
+            }
+        }
+    }
+
+    /// Does what is due by the clock; when it is to be called again at the latest, and the numbers of keys a look at which
+    /// hangs.
+    pub(crate) fn tick(&self, now: Instant) -> (Instant, Vec<u32>) {
+        let shared = &self.shared;
+        let mut state = shared.state();
+        let hang = shared.limits.hang;
+        let hangs = |since: &Instant| now.duration_since(*since) >= hang;
+        let hung: Vec<Busy> = state
+            .busy
+            .iter()
+            .flatten()
+            .filter(|busy| hangs(&busy.since))
+            .copied()
+            .collect();
+        let looks = hung.iter().filter_map(|busy| busy.look).collect();
+        state.told_stuck &= !hung.is_empty();
+        let is_open = matches!(state.breaker, Breaker::Open { .. });
+        if !hung.is_empty() && (hung.len() >= state.active || is_open || state.keys.is_empty()) {
+            if state.probing.as_ref().is_some_and(hangs) {
+                // Another worker, if there is one, may find out.
+                state.queue.retain(|task| !matches!(task, Task::Probe(_)));
+                state.probing = None;
+            }
+            if !state.told_stuck {
+                state.told_stuck = true;
+                let fault = Fault::Hung {
+                    token: shared.token.uri(),
+                    seconds: hang.as_secs(),
+                };
+                shared.open_breaker(state, fault.clone());
+                (shared.tell)(Report::Stuck(fault));
+                state = shared.state();
+            }
+        }
+        let (due, key) = match &state.breaker {
+            Breaker::Open { next, .. } => (*next, None),
+            Breaker::Closed => {
+                let ailing = state
+                    .ailing
+                    .iter()
+                    .map(|(key, (_, until))| (*until, Some(*key)));
+                let idle = (state.last_used + IDLE, None);
+                ailing.min().map_or(idle, |ailing| ailing.min(idle))
+            }
+        };
+        if now >= due && state.probing.is_none() && !state.keys.is_empty() && !state.stopping {
+            state.probing = Some(now);
+            state.queue.push_front(Task::Probe(key));
+            shared.wake.notify_one();
+        }
+        let next = if due > now {
+            due.min(now + TICK)
+        } else {
+            now + TICK
+        };
+        (next, looks)
+    }
+
+    /// Ends the workers once the queue is empty, or at `until`, and logs out by closing the last session. Whether all of
+    /// them have ended.
+    pub(crate) fn stop(&self, until: Instant) -> bool {
+        let shared = &self.shared;
+        let mut state = shared.state();
+        state.stopping = true;
+        shared.wake.notify_all();
+        shared.parked.notify_all();
+        while state.living > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = shared
+                .gone
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        let is_empty = state.living == 0;
+        let left = mem::take(&mut state.queue);
+        let looks = mem::take(&mut state.looks);
+        drop(state);
+        drop(looks);
+        for task in left {
+            if let Task::Sign(job) = task {
+                (shared.tell)(Report::Signed(job.id, Err(Fault::Stopped)));
+            }
+        }
+        if is_empty && let Ok(module) = shared.token.module().enter() {
+            shared.token.close(&module);
+        }
+        is_empty
+    }
+}
+
+impl State {
+    /// What a worker is to do now: a job or a key to be looked at, by turns where there are both.
+    fn take_task(&mut self) -> Option<Task> {
+        self.was_look = !self.looks.is_empty() && (self.queue.is_empty() || !self.was_look);
+        if self.was_look {
+            self.looks.pop_front().map(Task::Look)
+        } else {
+            self.queue.pop_front()
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self, number: usize) {
+        let mut worker = Worker::default();
+        while let Some(task) = self.next(number) {
+            let room = match task {
+                Task::Sign(job) => self.sign(&mut worker, job),
+                Task::Probe(key) => self.probe(&mut worker, key),
+                Task::Look(look) => self.look(&mut worker, look),
+            };
+            self.state().busy[number] = None;
+            if !room {
+                self.park();
+            }
+        }
+        if let Ok(module) = self.token.module().enter() {
+            worker.close(&module);
+        }
+        self.state().living -= 1;
+        self.gone.notify_all();
+    }
+
+    /// The next task, once there is one; `None` at the end.
+    fn next(&self, number: usize) -> Option<Task> {
+        let mut state = self.state();
+        loop {
+            if let Some(task) = state.take_task() {
+                let look = match &task {
+                    Task::Look(look) => Some(look.wanted.number),
+                    _ => None,
+                };
+                let since = Instant::now();
+                state.busy[number] = Some(Busy { since, look });
+                return Some(task);
+            }
+            if state.stopping {
+                return None;
+            }
+            state = self
+                .wake
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Does `job`; `false` if the token has no room for this worker.
+    fn sign(&self, worker: &mut Worker, job: Job) -> bool {
+        let state = self.state();
+        let refusal = match &state.breaker {
+            Breaker::Open { fault, .. } => Some(fault.clone()),
+            Breaker::Closed if Instant::now() >= job.deadline => Some(Fault::Late),
+            Breaker::Closed => match state.ailing.get(&job.key) {
+                Some((fault, until)) if Instant::now() < *until => Some(fault.clone()),
+                _ => None,
+            },
+        };
+        let key = state.keys.get(&job.key).cloned();
+        drop(state);
+        let result = match (refusal, key) {
+            (Some(fault), _) => Err(fault),
+            (None, None) => Err(Fault::NotYet),
+            (None, Some(key)) => match worker.sign(&self.token, &key, &job.octets, job.deadline) {
+                Ok(signature) => {
+                    self.works(Some(job.key));
+                    Ok(signature)
+                }
+                Err(failure) if failure.cause == Cause::Capacity && self.leaves_to_others() => {
+                    self.state().queue.push_front(Task::Sign(job));
+                    self.wake.notify_one();
+                    return false;
+                }
+                Err(failure) => Err(self.fails(job.key, failure)),
+            },
+        };
+        (self.tell)(Report::Signed(job.id, result));
+        true
+    }
+
+    /// Makes a test signature; `false` if the token has no room for this worker.
+    fn probe(&self, worker: &mut Worker, number: Option<u32>) -> bool {
+        let key = {
+            let state = self.state();
+            // One that is well says more of the token.
+            let well = state
+                .keys
+                .values()
+                .find(|key| !state.ailing.contains_key(&key.number));
+            match number {
+                Some(number) => state.keys.get(&number).cloned(),
+                None => well.or(state.keys.values().next()).cloned(),
+            }
+        };
+        let mut has_room = true;
+        if let Some(key) = key {
+            let deadline = Instant::now() + self.limits.hang;
+            match worker.sign(&self.token, &key, PROBE, deadline) {
+                Ok(_) => self.works(Some(key.number)),
+                Err(failure) if failure.cause == Cause::Capacity && self.leaves_to_others() => {
+                    has_room = false;
+                }
+                Err(failure) => {
+                    // A key that cannot is no reason to give up the token.
+                    let is_of_key = failure.cause == Cause::Key;
+                    self.fails(key.number, failure);
+                    if is_of_key {
+                        self.works(None);
+                    }
+                }
+            }
+        }
+        self.state().probing = None;
+        has_room
+    }
+
+    /// Looks at a key; `false` if the token has no room for this worker.
+    fn look(&self, worker: &mut Worker, look: Box<Look>) -> bool {
+        let deadline = Instant::now() + self.limits.hang;
+        let result = match worker.look(&self.token, &look.wanted, PROBE, deadline) {
+            Ok(looked) => {
+                // Before the key counts as the token's: what it has come to is told by who has asked.
+                self.works(None);
+                let mut state = self.state();
+                state.keys.insert(look.wanted.number, looked.key);
+                state.ailing.remove(&look.wanted.number);
+                drop(state);
+                Ok((looked.facts, looked.notes))
+            }
+            Err(failure) if failure.cause == Cause::Capacity && self.leaves_to_others() => {
+                self.state().looks.push_front(look);
+                self.wake.notify_one();
+                return false;
+            }
+            Err(failure) => Err(failure.fault),
+        };
+        (look.reply)(result);
+        true
+    }
+
+    /// The token has signed, with the key of that number if one is given.
+    fn works(&self, number: Option<u32>) {
+        let mut state = self.state();
+        state.last_used = Instant::now();
+        state.told_stuck = false;
+        let mut well = Vec::new();
+        if let Some(number) = number
+            && state.ailing.remove(&number).is_some()
+        {
+            well.push(number);
+        }
+        if matches!(state.breaker, Breaker::Open { .. }) {
+            state.breaker = Breaker::Closed;
+            let ailing = |key: &&u32| state.ailing.contains_key(key);
+            well = state
+                .keys
+                .keys()
+                .filter(|key| !ailing(key))
+                .copied()
+                .collect();
+        }
+        drop(state);
+        if !well.is_empty() {
+            (self.tell)(Report::Keys(well, Ok(())));
+        }
+    }
+
+    /// The token has not signed with the key of that number; the fault.
+    fn fails(&self, number: u32, failure: Failure) -> Fault {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.last_used = now;
+        let fault = failure.fault;
+        if failure.cause == Cause::Key {
+            let ails = (fault.clone(), now + LONGEST_PAUSE);
+            let before = state
+                .keys
+                .contains_key(&number)
+                .then(|| state.ailing.insert(number, ails));
+            drop(state);
+            // Nothing to tell of a key that was forgotten meanwhile.
+            let is_news = before
+                .is_some_and(|before| before.is_none_or(|(known, _)| fault.is_news_after(&known)));
+            if is_news {
+                (self.tell)(Report::Keys(vec![number], Err(fault.clone())));
+            }
+        } else {
+            self.open_breaker(state, fault.clone());
+        }
+        fault
+    }
+
+    /// Opens the breaker, or keeps it open for longer.
+    fn open_breaker(&self, mut state: MutexGuard<'_, State>, fault: Fault) {
+        let now = Instant::now();
+        let is_news = match &mut state.breaker {
+            Breaker::Closed => {
+                state.breaker = Breaker::Open {
+                    fault: fault.clone(),
+                    next: now + SHORTEST_PAUSE,
+                    pause: SHORTEST_PAUSE,
+                };
+                true
+            }
+            Breaker::Open {
+                fault: known,
+                next,
+                pause,
+            } => {
+                if now >= *next {
+                    *pause = (*pause * 2).min(LONGEST_PAUSE);
+                    *next = now + *pause;
+                }
+                let is_news = fault.is_news_after(known);
+                *known = fault.clone();
+                is_news
+            }
+        };
+        let keys = state.keys.keys().copied().collect();
+        drop(state);
+        if is_news {
+            (self.tell)(Report::Keys(keys, Err(fault)));
+        }
+    }
+
+    /// Whether there are other workers left to do what this one has no session for; if so, it counts no more.
+    fn leaves_to_others(&self) -> bool {
+        let mut state = self.state();
+        let others = state.active > 1;
+        if others {
+            state.active -= 1;
+        }
+        others
+    }
+
+    /// Waits until there may be room again.
+    fn park(&self) {
+        let until = Instant::now() + PARKED;
+        let mut state = self.state();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.stopping {
+                state.active += 1;
+                return;
+            }
+            state = self
+                .parked
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is signed to see whether a token does.
+const PROBE: &[u8] = b"a signature to see whether the token signs";
+
+/// How long a token that is away is left alone, at first and at most.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How long a token may be idle: some close sessions after 30 s.
+const IDLE: Duration = Duration::from_secs(25);
+
+/// How long a worker without a session waits before it tries for one again.
+const PARKED: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether calls hang.
+const TICK: Duration = Duration::from_millis(500);
