@@ -121,6 +121,7 @@ impl Daemon {
             patience: Patience::default(),
             most_connections: 1000,
             loader: Arc::new(move || source.load()),
+            changed: Arc::default(),
         };
         let state = Arc::new(ArcSwap::from_pointee(state));
         let reloads = mpsc::channel(1).1;

@@ -7,6 +7,7 @@ pub mod keys;
 pub mod log;
 pub mod policy;
 pub mod protocol;
+mod record_check;
 pub mod server;
 pub mod session;
 pub mod settings;

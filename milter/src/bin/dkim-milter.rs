@@ -47,6 +47,9 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = pkcs11_engine::run_if_asked() {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -6,13 +6,16 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pkcs11_engine::pin::PinSource;
+use pkcs11_engine::uri::OnAway;
+
 use super::fields::{ElementFault, FieldSelection, NameList};
 use super::options::{self, Opt};
 use super::settings::{Overrides, Report, Setting, Settings};
 use super::socket::{Families, Host, InetAddress, ListenAddress, Listener, RawAddress};
 use super::types::{
-    Action, Actions, AuthservId, Config, Dns, Facility, Logging, Mode, Selection, Service,
-    SignerSource, Signing, SingleKey, Verifying,
+    Action, Actions, AuthservId, Config, Dns, Facility, KeyLocation, Logging, Mode, Selection,
+    Service, SignerSource, Signing, SingleKey, TokenOptions, Verifying,
 };
 use super::{ConfigError, Refused, Warning};
 use crate::tables::text_lines::shown;
@@ -243,6 +246,26 @@ impl Builder {
             key_type: self.value(&options::SIGNATURE_ALGORITHM),
             fields: self.fields(),
             lifetime: Some(self.seconds(&options::SIGNATURE_TTL)).filter(|ttl| !ttl.is_zero()),
+            key_records: self.value(&options::CHECK_KEY_RECORDS),
+            tokens: self.tokens(),
+        }
+    }
+
+    fn tokens(&mut self) -> TokenOptions {
+        TokenOptions {
+            module: self.path(&options::PKCS11_MODULE),
+            pin: self.value(&options::PKCS11_PIN_FILE).map(|pin| match pin {
+                PinSource::File(path) => PinSource::File(resolve(&self.base, path)),
+                other => other,
+            }),
+            allow_pin_value: self.switch(&options::PKCS11_ALLOW_PIN_VALUE),
+            isolated: self.switch(&options::PKCS11_ISOLATION),
+            sessions: self.count(&options::PKCS11_SESSIONS),
+            queue: self.count(&options::PKCS11_QUEUE),
+            timeout: self.seconds(&options::PKCS11_TIMEOUT),
+            on_away: self
+                .value(&options::ON_TOKEN_AWAY)
+                .unwrap_or(OnAway::Tempfail),
         }
     }
 
@@ -291,14 +314,17 @@ impl Builder {
         }
         let domain = self.setting(&options::DOMAIN);
         let selector = self.value(&options::SELECTOR);
-        let key_file = self.path(&options::KEY_FILE);
+        let key = self.value(&options::KEY_FILE);
         let sub_domains = self.switch(&options::SUB_DOMAINS);
         let set = data_set(&options::DOMAIN, domain.as_ref()?, &self.base);
         Some(SignerSource::Single(SingleKey {
             domains: TextSet::open(&set, TextKind::Domain, &mut self.findings),
             sub_domains,
             selector: selector?,
-            key_file: key_file?,
+            key: match key? {
+                KeyLocation::File(path) => KeyLocation::File(resolve(&self.base, path)),
+                token => token,
+            },
         }))
     }
 

@@ -27,7 +27,7 @@ pub use fields::{FieldSelection, SignedFields};
 pub use settings::Overrides;
 pub use socket::{Families, Host, InetAddress, ListenAddress, Listener};
 pub use types::{
-    Action, Actions, AuthservId, Config, Dns, Facility, Logging, Mode, Selection, Service,
-    SignerSource, Signing, SingleKey, UserId, Verifying,
+    Action, Actions, AuthservId, Config, Dns, Facility, KeyLocation, Logging, Mode, RecordPolicy,
+    Selection, Service, SignerSource, Signing, SingleKey, TokenOptions, UserId, Verifying,
 };
 pub use values::ValueFault;

@@ -9,6 +9,9 @@ use std::time::Duration;
 use dkim_core::canonicalization::Canonicalization;
 use dkim_core::engine::KeyType;
 
+use pkcs11_engine::pin::PinSource;
+use pkcs11_engine::uri::{OnAway, Uri};
+
 use super::{FieldSelection, Listener};
 use crate::tables::{HostList, KeyTable, MacroList, Origin, SigningTable, TextSet};
 
@@ -145,6 +148,43 @@ pub struct Signing {
     pub fields: FieldSelection,
     /// `SignatureTTL`: how long signatures are valid; `None` for ever.
     pub lifetime: Option<Duration>,
+    /// `CheckKeyRecords`: what a key record that is not right means; `None` for keys in tokens to be warned of, and others
+    /// not to be looked for.
+    pub key_records: Option<RecordPolicy>,
+    /// Keys in tokens.
+    pub tokens: TokenOptions,
+}
+
+/// What the record of a key means that is not there, or is of another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordPolicy {
+    /// Nothing: it is not looked for.
+    Ignore,
+    /// A line in the log.
+    Warn,
+    /// The key is not signed with.
+    Hold,
+}
+
+/// How keys in PKCS#11 tokens are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenOptions {
+    /// `Pkcs11Module`: the module for URIs that name none.
+    pub module: Option<PathBuf>,
+    /// `Pkcs11PinFile`: where the PIN comes from for URIs that do not say.
+    pub pin: Option<PinSource>,
+    /// `Pkcs11AllowPinValue`: take PINs that stand in URIs.
+    pub allow_pin_value: bool,
+    /// `Pkcs11Isolation`: load modules in processes of their own.
+    pub isolated: bool,
+    /// `Pkcs11Sessions`: how many sessions a token gets.
+    pub sessions: usize,
+    /// `Pkcs11Queue`: how many signatures may wait for a token.
+    pub queue: usize,
+    /// `Pkcs11Timeout`: how long a signature may take.
+    pub timeout: Duration,
+    /// `On-TokenAway`: what becomes of mail while the token is away, if the key's URI does not say.
+    pub on_away: OnAway,
 }
 
 /// Whom to sign for, with which keys.
@@ -170,8 +210,17 @@ pub struct SingleKey {
     pub sub_domains: bool,
     /// The selector.
     pub selector: String,
-    /// The file with the private key.
-    pub key_file: PathBuf,
+    /// Where the private key is.
+    pub key: KeyLocation,
+}
+
+/// Where a private key is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyLocation {
+    /// In this file.
+    File(PathBuf),
+    /// In the token that this URI names.
+    Token(Box<Uri>),
 }
 
 impl SingleKey {

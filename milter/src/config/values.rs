@@ -6,7 +6,10 @@ use std::path::PathBuf;
 
 use dkim_core::engine::KeyType;
 
-use super::types::{Action, AuthservId, Facility, Mode, UserId};
+use pkcs11_engine::pin::{PinSource, PinSourceError};
+use pkcs11_engine::uri::{OnAway, Uri, UriError};
+
+use super::types::{Action, AuthservId, Facility, KeyLocation, Mode, RecordPolicy, UserId};
 use crate::tables::text_lines::shown;
 use crate::tables::{is_selector, nearest};
 
@@ -71,11 +74,12 @@ pub enum ValueFault {
         "\"{0}\" is not the IP address of a name server; address, address:port or [address]:port wanted"
     )]
     NotNameServer(String),
-    /// A key in a token.
-    #[error(
-        "keys in PKCS#11 tokens are not supported by this version, which signs with keys from files only"
-    )]
-    TokenKey,
+    /// A key in a token, whose URI cannot be read.
+    #[error("{0}")]
+    TokenUri(#[from] UriError),
+    /// No source of a PIN.
+    #[error("{0}")]
+    PinSource(#[from] PinSourceError),
     /// Not a socket.
     #[error("\"{0}\" is not a socket; inet:port@host, inet6:port@host or local:/path wanted")]
     NotSocket(String),
@@ -156,11 +160,61 @@ pub(super) fn path(text: &str) -> Result<PathBuf, ValueFault> {
     Ok(text.into())
 }
 
-/// The path of a private key.
-pub(super) fn key_path(text: &str) -> Result<PathBuf, ValueFault> {
-    match text.starts_with("pkcs11:") {
-        true => Err(ValueFault::TokenKey),
-        false => path(text),
+/// The path of a private key, or the URI of one in a token.
+pub(super) fn key_location(text: &str) -> Result<KeyLocation, ValueFault> {
+    Ok(match Uri::is_meant(text.as_bytes()) {
+        true => KeyLocation::Token(Box::new(Uri::parse(text.as_bytes())?)),
+        false => KeyLocation::File(path(text)?),
+    })
+}
+
+/// Where a PIN comes from.
+pub(super) fn pin_source(text: &str) -> Result<PinSource, ValueFault> {
+    Ok(PinSource::parse(text.as_bytes())?)
+}
+
+/// What key records that are not right mean.
+pub(super) fn record_policy(text: &str) -> Result<RecordPolicy, ValueFault> {
+    let words = ["no", "warn", "hold"];
+    let meant = words
+        .iter()
+        .position(|word| word.eq_ignore_ascii_case(text));
+    match meant {
+        Some(0) => Ok(RecordPolicy::Ignore),
+        Some(1) => Ok(RecordPolicy::Warn),
+        Some(_) => Ok(RecordPolicy::Hold),
+        None => Err(not_one_of(text, &words, "hold, no or warn")),
+    }
+}
+
+/// Where PKCS#11 modules are loaded.
+pub(super) fn isolation(text: &str) -> Result<bool, ValueFault> {
+    match text {
+        _ if text.eq_ignore_ascii_case("process") => Ok(true),
+        _ if text.eq_ignore_ascii_case("none") => Ok(false),
+        _ => Err(not_one_of(text, &["process", "none"], "process or none")),
+    }
+}
+
+/// What becomes of mail whose key is in a token that is away.
+pub(super) fn on_away(text: &str) -> Result<OnAway, ValueFault> {
+    let all = [
+        OnAway::Tempfail,
+        OnAway::Next,
+        OnAway::Accept,
+        OnAway::Quarantine,
+    ];
+    let words = ["tempfail", "next", "accept", "quarantine"];
+    let meant = words
+        .iter()
+        .position(|word| word.eq_ignore_ascii_case(text));
+    match meant.and_then(|at| all.get(at)) {
+        Some(on_away) => Ok(*on_away),
+        None => Err(not_one_of(
+            text,
+            &words,
+            "accept, next, quarantine or tempfail",
+        )),
     }
 }
 
@@ -223,7 +277,7 @@ pub(super) fn mode(text: &str) -> Result<Mode, ValueFault> {
 
 /// `header[/body]`; the body is simple if it is not named.
 pub(super) fn canonicalization(text: &str) -> Result<Canonicalization, ValueFault> {
-    let one = |word: &str| {
+    let one = |word: &str| -> Result<Algorithm, ValueFault> {
         let words = ["simple", "relaxed"];
         let word = one_of(
             word,
@@ -537,6 +591,17 @@ mod tests {
         );
         assert!(authserv_id("mx example").is_err());
         assert!(selector("\"mail\"").is_err());
-        assert!(key_path("pkcs11:token=x").is_err());
+        assert!(matches!(
+            key_location("pkcs11:token=x"),
+            Ok(KeyLocation::Token(_))
+        ));
+        assert!(matches!(
+            key_location("PKCS11:objekt=x"),
+            Err(ValueFault::TokenUri(_))
+        ));
+        assert!(matches!(
+            key_location("/k/pkcs11:x"),
+            Ok(KeyLocation::File(_))
+        ));
     }
 }

@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use dkim_core::engine::{EngineError, KeyType, MAX_KEY_OCTETS, PrivateKeyError};
 
+use pkcs11_engine::uri::OnAway;
+use pkcs11_engine::{Fault, ReferenceError};
+
 use super::permissions::PathFault;
 use crate::shown;
 use crate::tables::{NotAHostName, Origin};
@@ -89,6 +92,20 @@ pub enum KeyFault {
         /// Whether the table asked, rather than the option.
         by_table: bool,
     },
+    /// What names a key in a token does not lead to one.
+    #[error("{0}")]
+    Reference(#[from] ReferenceError),
+    /// A key in a token that cannot sign now.
+    #[error("{fault}")]
+    Token {
+        /// Why not.
+        fault: Fault,
+        /// What becomes of its mail.
+        on_away: OnAway,
+    },
+    /// A key whose record is not as it must be.
+    #[error("not signed with, as its record is not right: {0} (CheckKeyRecords)")]
+    NotPublished(String),
     /// The author's domain cannot stand in a path.
     #[error("{0}")]
     AuthorDomain(#[from] NotAHostName),

@@ -5,25 +5,31 @@
 //! named after the author's domain are loaded when that domain first writes, within a bound. Nothing here watches files:
 //! to reload is to make a new set. Which key signs what is for the tables and for policy.
 //!
+//! Keys in tokens are named when a set is loaded, and opened by [`KeysInTokens::open`], once the daemon is who it will be:
+//! a module must not be initialised before. Their tokens may come and go afterwards.
+//!
 //! Only the first [`MAX_REPORTED`] errors and warnings are kept for the report; their number is always right.
 
 mod error;
 mod load;
 mod permissions;
+mod tokens;
 
 pub use error::{KeyError, KeyFault, KeyNote, KeyPlace, KeyWarning};
 pub use permissions::{FaultKind, PathFault, Reader, Status};
+pub use tokens::KeysInTokens;
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 
 use dkim_core::engine::{self, KeyType, SigningKey};
+use pkcs11_engine::uri::{OnAway, Uri};
 
-use crate::config::{Config, SignerSource};
+use crate::config::{Config, KeyLocation, SignerSource, SingleKey};
 use crate::tables::{InlineKey, KeyEntry, KeySource, KeyTable, Origin, SigningKeySource};
 use load::{Loaded, Loader};
 
@@ -36,6 +42,8 @@ pub struct SigningIdentity {
     pub selector: String,
     /// The key.
     pub key: Arc<dyn SigningKey>,
+    /// If it is in a token, what becomes of mail that it cannot sign.
+    pub on_away: Option<OnAway>,
 }
 
 /// The keys of a configuration.
@@ -47,6 +55,9 @@ pub struct KeySet {
     files: HashMap<PathBuf, Loaded>,
     /// Keys in the table itself, by the names of their entries.
     inline: HashMap<Box<str>, Loaded>,
+    in_tokens: KeysInTokens,
+    /// Keys that are not signed with, by signing domain and selector, and why.
+    held: RwLock<HashMap<(String, String), String>>,
     /// Files named after authors' domains.
     per_domain: Mutex<HashMap<PathBuf, Arc<dyn SigningKey>>>,
     report: Report,
@@ -81,6 +92,8 @@ impl KeySet {
             key_type: config.signing.key_type,
             files: HashMap::new(),
             inline: HashMap::new(),
+            in_tokens: KeysInTokens::new(config.signing.tokens.clone()),
+            held: RwLock::default(),
             per_domain: Mutex::default(),
             report: Report::default(),
         };
@@ -88,14 +101,26 @@ impl KeySet {
             None => {}
             Some(SignerSource::Single(single)) => {
                 let origin = config.origin("KeyFile").cloned().unwrap_or(Origin::Default);
-                let place = KeyPlace {
-                    origin,
-                    name: None,
-                    path: Some(single.key_file.clone()),
-                };
-                set.load_files(&[(&single.key_file, place.clone())]);
-                let found = set.fit(place, None, set.file(&single.key_file));
-                set.report.count(found.err());
+                match &single.key {
+                    KeyLocation::File(path) => {
+                        let place = KeyPlace {
+                            origin,
+                            name: None,
+                            path: Some(path.clone()),
+                        };
+                        set.load_files(&[(path, place.clone())]);
+                        let found = set.fit(place, None, set.file(path));
+                        set.report.count(found.err());
+                    }
+                    KeyLocation::Token(uri) => {
+                        let place = KeyPlace {
+                            origin,
+                            name: None,
+                            path: None,
+                        };
+                        set.refer(place, uri);
+                    }
+                }
             }
             Some(SignerSource::Tables { keys, .. }) => set.load_table(keys),
         }
@@ -129,24 +154,127 @@ impl KeySet {
         author_domain: &str,
     ) -> Option<Result<SigningIdentity, KeyError>> {
         let entry = table.look_up(name)?;
-        Some(self.identity(entry, author_domain))
+        let identity = self.identity(entry, author_domain);
+        Some(identity.and_then(|identity| self.unless_held(place(entry, None), identity)))
     }
 
-    /// The key in the file that `KeyFile` names.
+    /// The key that `KeyFile` names, to sign for `domain`.
     ///
     /// # Errors
     /// The key cannot be used.
     pub fn single(
         &self,
         origin: &Origin,
-        key_file: &Path,
-    ) -> Result<Arc<dyn SigningKey>, KeyError> {
+        single: &SingleKey,
+        domain: &str,
+    ) -> Result<SigningIdentity, KeyError> {
+        let (place, identity) = self.single_identity(origin, single, domain);
+        identity.and_then(|identity| self.unless_held(place, identity))
+    }
+
+    /// Every key whose signing domain is known without an author, and that can sign now; with its place. Those `in_tokens`
+    /// only, or those in files too, but for files named after domains.
+    pub fn identities(&self, config: &Config, in_tokens: bool) -> Vec<(KeyPlace, SigningIdentity)> {
+        let identities: Vec<_> = match &config.signing.signers {
+            None => Vec::new(),
+            Some(SignerSource::Single(single))
+                if in_tokens && matches!(single.key, KeyLocation::File(_)) =>
+            {
+                Vec::new()
+            }
+            Some(SignerSource::Single(single)) => {
+                let origin = config.origin("KeyFile").unwrap_or(&Origin::Default);
+                let (domains, _) = single.domains.plain();
+                let identity = |domain| self.single_identity(origin, single, domain);
+                domains.into_iter().map(identity).collect()
+            }
+            Some(SignerSource::Tables { keys, .. }) => keys
+                .entries()
+                .filter(|entry| entry.domain.is_some())
+                .filter(|entry| match entry.source {
+                    KeySource::FilePerDomain { .. } => false,
+                    KeySource::File(_) | KeySource::Inline(_) => !in_tokens,
+                    KeySource::Token(_) => true,
+                })
+                .map(|entry| (place(entry, None), self.identity(entry, "")))
+                .collect(),
+        };
+        let can_sign = |(place, identity): (_, Result<_, _>)| Some((place, identity.ok()?));
+        identities.into_iter().filter_map(can_sign).collect()
+    }
+
+    /// Has mail of the key not signed with it, for the reason `why`; `None` to have it signed again.
+    pub fn hold(&self, domain: &str, selector: &str, why: Option<String>) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let name = (domain.to_owned(), selector.to_owned());
+        match why {
+            Some(why) => held.insert(name, why),
+            None => held.remove(&name),
+        };
+    }
+
+    /// Holds what `before` holds.
+    pub fn hold_as(&self, before: &Self) {
+        let held = before.held.read().unwrap_or_else(PoisonError::into_inner);
+        *self.held.write().unwrap_or_else(PoisonError::into_inner) = held.clone();
+    }
+
+    fn unless_held(
+        &self,
+        key: KeyPlace,
+        identity: SigningIdentity,
+    ) -> Result<SigningIdentity, KeyError> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        if held.is_empty() {
+            return Ok(identity);
+        }
+        let name = (identity.domain, identity.selector);
+        match held.get(&name) {
+            Some(why) => Err(KeyError {
+                key,
+                fault: Arc::new(KeyFault::NotPublished(why.clone())),
+                others: 0,
+            }),
+            None => Ok(SigningIdentity {
+                domain: name.0,
+                selector: name.1,
+                ..identity
+            }),
+        }
+    }
+
+    fn single_identity(
+        &self,
+        origin: &Origin,
+        single: &SingleKey,
+        domain: &str,
+    ) -> (KeyPlace, Result<SigningIdentity, KeyError>) {
+        let (path, loaded, on_away) = match &single.key {
+            KeyLocation::File(path) => (Some(path.clone()), self.file(path), None),
+            KeyLocation::Token(uri) => (
+                None,
+                self.in_tokens.key("", uri),
+                Some(self.in_tokens.on_away(uri)),
+            ),
+        };
         let place = KeyPlace {
             origin: origin.clone(),
             name: None,
-            path: Some(key_file.to_owned()),
+            path,
         };
-        self.fit(place, None, self.file(key_file))
+        let key = self.fit(place.clone(), None, loaded);
+        let identity = key.map(|key| SigningIdentity {
+            domain: domain.to_owned(),
+            selector: single.selector.clone(),
+            key,
+            on_away,
+        });
+        (place, identity)
+    }
+
+    /// Keys in tokens, to be opened once the daemon is who it will be.
+    pub fn in_tokens(&self) -> &KeysInTokens {
+        &self.in_tokens
     }
 
     /// The keys, by their names, that `before` could use and this set cannot; each set with its configuration. At most
@@ -197,15 +325,20 @@ impl KeySet {
             fault: Arc::new(fault.into()),
             others: 0,
         })?;
-        let (path, loaded) = match &choice.source {
-            SigningKeySource::File(path) => (Some(&**path), self.file(path)),
-            SigningKeySource::Inline(key) => (None, self.inline_key(&entry.name, key)),
+        let (path, loaded, on_away) = match &choice.source {
+            SigningKeySource::File(path) => (Some(&**path), self.file(path), None),
+            SigningKeySource::Inline(key) => (None, self.inline_key(&entry.name, key), None),
+            SigningKeySource::Token(uri) => {
+                let loaded = self.in_tokens.key(&entry.name, uri);
+                (None, loaded, Some(self.in_tokens.on_away(uri)))
+            }
         };
         let key = self.fit(place(entry, path), choice.key_type, loaded)?;
         Ok(SigningIdentity {
             domain: choice.domain.into_owned(),
             selector: choice.selector.to_owned(),
             key,
+            on_away,
         })
     }
 
@@ -266,6 +399,13 @@ impl KeySet {
         }
     }
 
+    /// Settles which key in a token the URI names.
+    fn refer(&mut self, place: KeyPlace, uri: &Uri) {
+        if let Err(error) = self.in_tokens.refer(place, uri) {
+            self.report.count(Some(error));
+        }
+    }
+
     fn load_table(&mut self, table: &KeyTable) {
         let mut seen = HashSet::new();
         let mut files = Vec::new();
@@ -281,7 +421,13 @@ impl KeySet {
                     }
                     self.inline.insert(entry.name.clone(), loaded);
                 }
-                KeySource::File(_) | KeySource::Inline(_) | KeySource::FilePerDomain { .. } => {}
+                KeySource::Token(uri) if !self.in_tokens.contains(&entry.name) => {
+                    self.refer(place(entry, None), uri);
+                }
+                KeySource::File(_)
+                | KeySource::Inline(_)
+                | KeySource::Token(_)
+                | KeySource::FilePerDomain { .. } => {}
             }
         }
         self.load_files(&files);
@@ -292,12 +438,12 @@ impl KeySet {
         }
     }
 
-    /// The key of `entry`, unless which one that is depends on the author.
+    /// The key of `entry`, unless which one that is depends on the author, or whether it can sign on a token.
     fn entry(&self, entry: &KeyEntry) -> Option<Result<Arc<dyn SigningKey>, KeyError>> {
         let (path, loaded) = match &entry.source {
             KeySource::File(path) => (Some(&**path), self.file(path)),
             KeySource::Inline(key) => (None, self.inline_key(&entry.name, key)),
-            KeySource::FilePerDomain { .. } => return None,
+            KeySource::FilePerDomain { .. } | KeySource::Token(_) => return None,
         };
         Some(self.fit(place(entry, path), entry.key_type, loaded))
     }

@@ -5,13 +5,14 @@
 //! names: the null sender of a bounce and the login of a submitter decide nothing.
 
 use crate::config::{Config, SignerSource, SingleKey};
-use crate::keys::SigningIdentity;
+use crate::keys::{KeyError, KeyFault, SigningIdentity};
 use crate::settings::Settings;
 use crate::tables::{KeyTable, Origin, SignerChoice, to_host_name};
 use dkim_core::address::{Mailbox, message_authors};
 use dkim_core::domain_name::is_within;
 use dkim_core::message::HeaderFields;
 use dkim_core::signature::Identity;
+use pkcs11_engine::uri::OnAway;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -40,6 +41,8 @@ pub enum Decision {
         trust: Trust,
         /// The author's address, for people to read.
         author: String,
+        /// Signatures that are wanted and cannot be made, which is to be no hindrance; why not.
+        missing: Vec<String>,
     },
     /// It is verified; why it was not signed, if it might have been.
     Verify {
@@ -55,6 +58,8 @@ pub enum Decision {
     CannotSign {
         /// The reason, in one line.
         reason: String,
+        /// If the key is in a token that is away, what becomes of the message.
+        on_away: Option<OnAway>,
     },
 }
 
@@ -65,6 +70,8 @@ pub struct Order {
     pub signer: SigningIdentity,
     /// What `i=` is to say.
     pub identity: Option<Identity>,
+    /// The order, by its place, that this one is carried out in place of if that one's token is away, and else not at all.
+    pub instead_of: Option<usize>,
 }
 
 /// Why we speak for a message.
@@ -120,15 +127,22 @@ pub fn decide(settings: &Settings, facts: &Facts<'_>) -> Decision {
         (false, _) => None,
         (true, None) => external_sender(settings, facts),
         (true, Some(trust)) => match orders(settings, facts) {
-            Ok((orders, author)) => {
+            Ok((Orders { orders, missing }, author)) => {
                 return Decision::Sign {
                     orders,
                     trust,
                     author,
+                    missing,
                 };
             }
             Err(Unsigned::Because(reason)) => Some(reason),
-            Err(Unsigned::KeyFault(reason)) => return Decision::CannotSign { reason },
+            Err(Unsigned::KeyFault { reason, then }) => {
+                let on_away = match then {
+                    Then::Away(on_away) => Some(on_away),
+                    Then::Stop | Then::Other => None,
+                };
+                return Decision::CannotSign { reason, on_away };
+            }
         },
     };
     if config.mode.verify {
@@ -145,7 +159,40 @@ enum Unsigned {
     /// Nobody wants it signed.
     Because(String),
     /// Its key cannot be used.
-    KeyFault(String),
+    KeyFault { reason: String, then: Then },
+}
+
+/// What is to be done when a key cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// The message is not to pass as if nothing were.
+    Stop,
+    /// What is said for a token that is away.
+    Away(OnAway),
+    /// Another key of the author's is to be used, if there is one.
+    Other,
+}
+
+impl Then {
+    /// Whether the message may be signed without this key.
+    fn may_go_on(self) -> bool {
+        matches!(
+            self,
+            Self::Other | Self::Away(OnAway::Next | OnAway::Accept)
+        )
+    }
+
+    /// Whether a further key of the author's stands in.
+    fn wants_other(self) -> bool {
+        matches!(self, Self::Other | Self::Away(OnAway::Next))
+    }
+}
+
+/// The signatures wanted.
+struct Orders {
+    orders: Vec<Order>,
+    /// Why some others cannot be made, which is to be no hindrance.
+    missing: Vec<String>,
 }
 
 fn trust(config: &Config, facts: &Facts<'_>) -> Option<Trust> {
@@ -192,7 +239,7 @@ fn external_sender(settings: &Settings, facts: &Facts<'_>) -> Option<String> {
 }
 
 /// The signatures wanted, and the author they are for.
-fn orders(settings: &Settings, facts: &Facts<'_>) -> Result<(Vec<Order>, String), Unsigned> {
+fn orders(settings: &Settings, facts: &Facts<'_>) -> Result<(Orders, String), Unsigned> {
     let author = author(facts.header).map_err(Unsigned::Because)?;
     if let Some(recipient) = facts.exempt_recipient {
         let reason = format!("recipient {recipient} is in DontSignMailTo");
@@ -201,7 +248,10 @@ fn orders(settings: &Settings, facts: &Facts<'_>) -> Result<(Vec<Order>, String)
     let orders = match &settings.config.signing.signers {
         None => Err(Unsigned::Because("no key is configured".into())),
         Some(SignerSource::Single(single)) => {
-            single_order(settings, single, &author).map(|order| vec![order])
+            single_order(settings, single, &author).map(|order| Orders {
+                orders: vec![order],
+                missing: Vec::new(),
+            })
         }
         Some(SignerSource::Tables { signing, keys }) => {
             let choices = signing.look_up(&author.local_part, &author.host);
@@ -209,10 +259,8 @@ fn orders(settings: &Settings, facts: &Facts<'_>) -> Result<(Vec<Order>, String)
                 let reason = format!("no entry for {} in SigningTable", author.host);
                 return Err(Unsigned::Because(reason));
             }
-            choices
-                .iter()
-                .map(|choice| table_order(settings, keys, choice, &author))
-                .collect()
+            let further = || signing.further(&author.local_part, &author.host);
+            table_orders(settings, keys, &choices, further, &author)
         }
     };
     orders.map(|orders| (orders, author.shown))
@@ -230,21 +278,73 @@ fn single_order(
         .config
         .origin("KeyFile")
         .unwrap_or(&Origin::Default);
-    let key = settings
-        .keys
-        .single(origin, &single.key_file)
-        .map_err(|fault| Unsigned::KeyFault(fault.to_string()))?;
-    let signer = SigningIdentity {
-        domain: domain.to_owned(),
-        selector: single.selector.clone(),
-        key,
-    };
+    let signer = settings.keys.single(origin, single, domain)?;
     // RFC 6376 section 3.10: the parent's key signs for a domain beneath it in the name of that domain.
     let identity = (domain != author.host).then(|| Identity {
         local_part: Vec::new(),
         domain: author.host.clone(),
     });
-    Ok(Order { signer, identity })
+    Ok(Order {
+        signer,
+        identity,
+        instead_of: None,
+    })
+}
+
+/// The orders of the `choices`. Where a key whose token is away is to be stood in for, those of `further` choices follow.
+fn table_orders<'t>(
+    settings: &Settings,
+    table: &KeyTable,
+    choices: &[SignerChoice<'t>],
+    further: impl FnOnce() -> Vec<SignerChoice<'t>>,
+    author: &Author,
+) -> Result<Orders, Unsigned> {
+    let mut orders = Vec::new();
+    let mut missing = Vec::new();
+    // What is to be done if no key signs.
+    let mut refusal = None;
+    for choice in choices {
+        match table_order(settings, table, choice, author) {
+            Ok(order) => orders.push(order),
+            Err(Unsigned::KeyFault { reason, then }) if then.may_go_on() => {
+                missing.push(reason.clone());
+                refusal.get_or_insert(Unsigned::KeyFault { reason, then });
+            }
+            Err(unsigned) => return Err(unsigned),
+        }
+    }
+    let is_next = |order: &Order| order.signer.on_away == Some(OnAway::Next);
+    let wants_next = match (&orders[..], &refusal) {
+        ([order], None) => is_next(order),
+        ([], Some(Unsigned::KeyFault { then, .. })) => then.wants_other(),
+        _ => false,
+    };
+    if wants_next {
+        for choice in further() {
+            match table_order(settings, table, &choice, author) {
+                Ok(order) => {
+                    let is_last = !is_next(&order);
+                    let instead_of = orders.len().checked_sub(1);
+                    orders.push(Order {
+                        instead_of,
+                        ..order
+                    });
+                    if is_last {
+                        break;
+                    }
+                }
+                // The next but one may.
+                Err(Unsigned::KeyFault { reason, then }) if then.wants_other() => {
+                    missing.push(reason);
+                }
+                Err(_) => break,
+            }
+        }
+    }
+    match refusal {
+        Some(refusal) if orders.is_empty() => Err(refusal),
+        _ => Ok(Orders { orders, missing }),
+    }
 }
 
 fn table_order(
@@ -261,14 +361,34 @@ fn table_order(
                 "{}: KeyTable has no key {:?}",
                 choice.origin, choice.key_name
             );
-            Unsigned::KeyFault(reason)
-        })?
-        .map_err(|fault| Unsigned::KeyFault(fault.to_string()))?;
+            Unsigned::KeyFault {
+                reason,
+                then: Then::Stop,
+            }
+        })??;
     let identity = choice
         .identity
         .as_deref()
         .and_then(|identity| to_identity(identity, &signer.domain));
-    Ok(Order { signer, identity })
+    Ok(Order {
+        signer,
+        identity,
+        instead_of: None,
+    })
+}
+
+impl From<KeyError> for Unsigned {
+    fn from(error: KeyError) -> Self {
+        let then = match &*error.fault {
+            KeyFault::Token { on_away, .. } => Then::Away(*on_away),
+            KeyFault::NotPublished(_) => Then::Other,
+            _ => Then::Stop,
+        };
+        Self::KeyFault {
+            reason: error.to_string(),
+            then,
+        }
+    }
 }
 
 /// `[local-part]@domain`, unless it lies outside the signing domain, where `i=` may not be.

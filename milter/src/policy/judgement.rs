@@ -3,6 +3,7 @@
 use crate::config::{Action, Actions};
 use dkim_core::results::ResultWord;
 use dkim_core::verifier::{Reason, Verdict};
+use pkcs11_engine::uri::OnAway;
 
 /// What the MTA is told at the end of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub enum Occasion {
     Security,
     /// The message cannot be signed, because of itself.
     SignatureError,
+    /// The key is in a token that does not sign now; what is to be done then.
+    TokenAway(OnAway),
 }
 
 impl Occasion {
@@ -49,6 +52,7 @@ impl Occasion {
             Self::InternalError => "On-InternalError",
             Self::Security => "On-Security",
             Self::SignatureError => "On-SignatureError",
+            Self::TokenAway(_) => "On-TokenAway",
         }
     }
 }
@@ -94,10 +98,9 @@ pub fn answer_on(
             text(occasion),
         ),
         Action::TempFail => Answer::TempFail(
-            if occasion == Occasion::DnsError {
-                "4.7.5"
-            } else {
-                "4.7.0"
+            match occasion {
+                Occasion::DnsError | Occasion::TokenAway(_) => "4.7.5",
+                _ => "4.7.0",
             },
             text(occasion),
         ),
@@ -113,6 +116,10 @@ fn action_on(actions: &Actions, occasion: Occasion) -> Action {
         Occasion::InternalError => actions.internal_error,
         Occasion::Security => actions.security,
         Occasion::SignatureError => actions.signature_error,
+        Occasion::TokenAway(OnAway::Accept) => Action::Accept,
+        Occasion::TokenAway(OnAway::Quarantine) => Action::Quarantine,
+        // Where there is no next key, it is deferred.
+        Occasion::TokenAway(OnAway::Tempfail | OnAway::Next) => Action::TempFail,
     }
 }
 
@@ -129,6 +136,7 @@ fn text(occasion: Occasion) -> &'static str {
         Occasion::InternalError => "internal DKIM error",
         Occasion::Security => "message exceeds DKIM limits",
         Occasion::SignatureError => "DKIM signing error",
+        Occasion::TokenAway(_) => "DKIM signing temporarily unavailable",
     }
 }
 

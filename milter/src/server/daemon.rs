@@ -1,7 +1,7 @@
 //! The server as a program: from its arguments to its exit code.
 //!
-//! In this order: configuration, tables, keys; background; signals; sockets; PID file; privileges dropped; the event loop;
-//! ready. What is wrong until then is told on standard error and ends it with an exit code of sysexits.h. Afterwards SIGTERM and SIGINT drain (a second one stops at once), SIGHUP and SIGUSR1 reload.
+//! In this order: configuration, tables, keys; background; signals; sockets; PID file; privileges dropped; keys in tokens;
+//! the event loop; ready. Tokens are let go last. What is wrong until then is told on standard error and ends it with an exit code of sysexits.h. Afterwards SIGTERM and SIGINT drain (a second one stops at once), SIGHUP and SIGUSR1 reload.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -13,9 +13,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use rustix::fs::Mode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::reload::counted;
+use super::tokens::DaemonTokens;
 use super::{
     FileOptions, Listener, LoadError, Loaded, Options, Patience, Source, Stop, background,
     privileges, run, service_manager,
@@ -114,7 +115,10 @@ fn configuration_file(arguments: &Arguments) -> Option<PathBuf> {
 /// `-n`: tells what is wrong and odd, keys included.
 fn check(source: &Source) -> ExitCode {
     let (errors, warnings) = match source.load() {
-        Ok(loaded) => (loaded.key_errors, loaded.warnings),
+        Ok(mut loaded) => {
+            check_tokens(&mut loaded);
+            (loaded.key_errors, loaded.warnings)
+        }
         Err(LoadError { errors, warnings }) => (errors, warnings),
     };
     for warning in &warnings {
@@ -140,6 +144,23 @@ fn check(source: &Source) -> ExitCode {
     }
 }
 
+/// Tells of keys in tokens, too: as the user that the daemon will be, who has to get at PIN and token.
+fn check_tokens(loaded: &mut Loaded) {
+    if loaded.state.settings.keys.in_tokens().is_empty() {
+        return;
+    }
+    if let Some(run_as) = &loaded.run_as
+        && rustix::process::geteuid().is_root()
+        && let Err(error) = run_as.assume()
+    {
+        loaded.key_errors.push(format!("keys in tokens: {error}"));
+        return;
+    }
+    let tokens = DaemonTokens::default();
+    tokens.open(&loaded.state.settings).add_to(loaded);
+    tokens.shut_down(LAST_SIGNATURES);
+}
+
 fn told_path(source: &Source) -> String {
     match &source.path {
         Some(path) => path.display().to_string(),
@@ -154,6 +175,7 @@ fn serve(source: Source, arguments: &Arguments, log: &Log) -> Result<u8, Failure
     if arguments.in_background {
         background::detach();
     }
+    privileges::forbid_core_files();
     let loaded = source.load().map_err(|LoadError { errors, warnings }| {
         for warning in warnings {
             tracing::warn!("{warning}");
@@ -204,7 +226,8 @@ fn serve(source: Source, arguments: &Arguments, log: &Log) -> Result<u8, Failure
         Signals::new().map_err(|error| Failure::new(OSERR, error))?
     };
     let listeners = open_listeners(service, &loaded_before)?;
-    let pid_file = service.pid_file.as_deref().map(PidFile::write).transpose();
+    let pid_path = service.pid_file.clone();
+    let pid_file = pid_path.as_deref().map(PidFile::write).transpose();
     let _pid_file =
         pid_file.map_err(|error| Failure::new(CANTCREAT, format!("PidFile: {error}")))?;
     if let Some(run_as) = &loaded_before.run_as {
@@ -215,10 +238,23 @@ fn serve(source: Source, arguments: &Arguments, log: &Log) -> Result<u8, Failure
     if rustix::process::geteuid().is_root() {
         tracing::warn!("running as root, which is not needed: set UserID to a user of its own");
     }
+    // Not before: a module belongs to the process and the user that initialise it.
+    let changed = Arc::new(Notify::new());
+    let on_change = Arc::clone(&changed);
+    let tokens = Arc::new(DaemonTokens::new(Arc::new(move || on_change.notify_one())));
+    tokens.open(&settings).tell();
+    // From now on who serves has it, so that its keys are let go when a reload has replaced it.
+    drop(settings);
+    let of_loader = Arc::clone(&tokens);
     let options = Options {
         patience: Patience::default(),
         most_connections,
-        loader: Arc::new(move || source.load()),
+        loader: Arc::new(move || {
+            let mut loaded = source.load()?;
+            of_loader.open(&loaded.state.settings).add_to(&mut loaded);
+            Ok(loaded)
+        }),
+        changed,
     };
     let in_background = arguments.in_background;
     let ended = runtime.block_on(until_stopped(
@@ -230,6 +266,7 @@ fn serve(source: Source, arguments: &Arguments, log: &Log) -> Result<u8, Failure
     ));
     // Not waiting for a reload that may be under way.
     runtime.shutdown_background();
+    tokens.shut_down(LAST_SIGNATURES);
     ended.map_err(|error| Failure::new(OSERR, error))?;
     tracing::info!("stopped");
     Ok(0)
@@ -300,6 +337,9 @@ fn open_listeners(service: &Service, loaded: &Loaded) -> Result<Vec<Listener>, F
     }
     Ok(listeners)
 }
+
+/// How long signatures that wait for a token may still take when all has ended.
+const LAST_SIGNATURES: std::time::Duration = std::time::Duration::from_secs(2);
 
 async fn until_stopped(
     signals: Signals,

@@ -17,10 +17,12 @@ mod connection;
 pub mod daemon;
 mod listener;
 mod privileges;
+mod published;
 mod read_buffer;
 mod reload;
 mod service_manager;
 mod stream;
+mod tokens;
 
 pub use listener::{FileOptions, ListenError, ListenFault, Listener};
 pub use privileges::{RunAs, UserError};
@@ -93,6 +95,8 @@ pub struct Options {
     pub most_connections: usize,
     /// Makes a new state when one is asked for.
     pub loader: Loader,
+    /// Notified when a token has come or gone.
+    pub changed: Arc<Notify>,
 }
 
 /// Where a connection is in the daemon's life.
@@ -173,6 +177,14 @@ pub async fn run(
         Arc::clone(&state),
         options.loader,
     ));
+    let of_status = Arc::clone(&state);
+    tasks.spawn(async move {
+        loop {
+            options.changed.notified().await;
+            service_manager::status(&of_status.load().status());
+        }
+    });
+    tasks.spawn(published::watch(Arc::clone(&state)));
     // Without anyone left who could say stop, there is no reason to go on.
     let _ = stop.wait_for(|stop| *stop > Stop::No).await;
     tasks.shutdown().await;

@@ -1,4 +1,4 @@
-//! What the process may do: the user it becomes, and how many file descriptors it can have.
+//! What the process may do: the user it becomes, how many file descriptors it can have, and that it leaves no core files.
 //!
 //! Users are changed by the C library's calls, which change all threads.
 
@@ -139,6 +139,16 @@ fn find_group(name: &str) -> Result<Gid, UserError> {
 
 fn system(call: &'static str) -> impl Fn(nix::Error) -> UserError {
     move |cause| UserError::System { call, cause }
+}
+
+/// Keeps the memory of the process, which holds private keys, out of core files.
+pub(super) fn forbid_core_files() {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    // Lowering a limit is allowed to everybody.
+    let _ = setrlimit(Resource::Core, none);
 }
 
 /// Raises the limit on file descriptors as far as it goes; how many connections that allows.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::privileges::{RunAs, UserError};
 use super::{State, service_manager};
-use crate::config::{Config, Overrides, Service, Warning};
+use crate::config::{Config, Overrides, RecordPolicy, Service, Warning};
 use crate::dns::{CacheLimits, Format, KeySource, RecordsFile, Resolver, SYSTEM_CONFIGURATION};
 use crate::keys::{KeySet, Reader};
 use crate::settings::Settings;
@@ -184,11 +184,15 @@ impl State {
             .map(|error| error.others + 1)
             .sum::<usize>()
             + report.more_errors;
-        let usable = counted(report.usable, "key");
-        match broken {
-            0 => usable,
-            broken => format!("{usable}; {broken} cannot be used"),
+        let (signing, away) = self.settings.keys.in_tokens().count();
+        let mut status = counted(report.usable + signing, "key");
+        if broken > 0 {
+            status.push_str(&format!("; {broken} cannot be used"));
         }
+        if away > 0 {
+            status.push_str(&format!("; {away} in tokens that are away"));
+        }
+        status
     }
 }
 
@@ -246,6 +250,10 @@ fn make(in_force: &State, loader: &Loader) -> Result<State, ()> {
     if new.config.signing.signers.is_none() && old.config.signing.signers.is_some() {
         tracing::warn!("nothing is signed any more: no key is configured");
     }
+    if new.config.signing.key_records == Some(RecordPolicy::Hold) {
+        // What is known to be wrong stays so until it is found right.
+        new.keys.hold_as(&old.keys);
+    }
     tell_restart_needed(&old.config, &new.config);
     Ok(loaded.state)
 }
@@ -266,6 +274,7 @@ impl Loaded {
 fn tell_restart_needed(old: &Config, new: &Config) {
     let (was, is) = (&old.service, &new.service);
     let (log_was, log_is) = (&old.logging, &new.logging);
+    let (tokens_were, tokens_are) = (&old.signing.tokens, &new.signing.tokens);
     let addresses = |service: &Service| -> Vec<_> {
         service
             .listeners
@@ -282,6 +291,16 @@ fn tell_restart_needed(old: &Config, new: &Config) {
         (log_was.syslog != log_is.syslog, "Syslog"),
         (log_was.facility != log_is.facility, "SyslogFacility"),
         (log_was.name != log_is.name, "SyslogName"),
+        (
+            tokens_were.isolated != tokens_are.isolated,
+            "Pkcs11Isolation",
+        ),
+        (
+            tokens_were.sessions != tokens_are.sessions,
+            "Pkcs11Sessions",
+        ),
+        (tokens_were.queue != tokens_are.queue, "Pkcs11Queue"),
+        (tokens_were.timeout != tokens_are.timeout, "Pkcs11Timeout"),
     ] {
         if has_changed {
             tracing::warn!("{option} was changed, which takes effect at the next start only");

@@ -10,6 +10,11 @@ pub(super) fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// How it goes now.
+pub(super) fn status(status: &str) {
+    notify(&[NotifyState::Status(status)]);
+}
+
 /// A reload begins; it ends with [`ready`].
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {

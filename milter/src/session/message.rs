@@ -4,10 +4,10 @@
 //! the message waits for keys, checks or signatures, within one deadline. Whatever fails, there is an answer.
 
 use super::report;
-use super::signing::Signing;
+use super::signing::{Signing, Wanted};
 use super::step::{Step, Told, temp_fail};
 use super::{Now, Surroundings, Work};
-use crate::policy::{Answer, Decision, Facts, Occasion, Order, Trust, answer_on, decide, judge};
+use crate::policy::{Answer, Decision, Facts, Occasion, answer_on, decide, judge};
 use crate::protocol::negotiation::action;
 use crate::protocol::reply_code::ReplyCode;
 use crate::settings::Settings;
@@ -191,11 +191,22 @@ impl Message {
                 orders,
                 trust,
                 author,
-            } => self.start_signing(orders, trust, author, around, now),
+                missing,
+            } => self.start_signing(
+                Wanted {
+                    orders,
+                    trust,
+                    author,
+                    missing,
+                },
+                around,
+                now,
+            ),
             Decision::Verify { unsigned } => self.start_verifying(unsigned, now),
             Decision::LeaveAlone { reason } => self.leave_alone(reason, Weight::Success, around),
-            Decision::CannotSign { reason } => {
-                self.refuse_or_leave(Occasion::InternalError, &reason, around)
+            Decision::CannotSign { reason, on_away } => {
+                let occasion = on_away.map_or(Occasion::InternalError, Occasion::TokenAway);
+                self.refuse_or_leave(occasion, &reason, around)
             }
         }
     }
@@ -272,10 +283,14 @@ impl Message {
         around: Surroundings<'_>,
     ) -> Step {
         if let Phase::Signing(signing) = &mut self.phase {
-            signing.signed(index, result);
+            let further = signing.signed(self.id, index, result);
             if signing.is_complete() {
                 return self.finish_signing(around);
             }
+            return Step {
+                work: further.into_iter().collect(),
+                ..Step::default()
+            };
         }
         Step::default()
     }
@@ -333,19 +348,12 @@ impl Message {
         step
     }
 
-    fn start_signing(
-        &mut self,
-        orders: Vec<Order>,
-        trust: Trust,
-        author: String,
-        around: Surroundings<'_>,
-        now: Now,
-    ) -> Step {
+    fn start_signing(&mut self, wanted: Wanted, around: Surroundings<'_>, now: Now) -> Step {
         if !around.negotiated.may(action::ADDHDRS) {
             let why = "the MTA does not let a milter add header fields";
             return self.refuse_or_leave(Occasion::InternalError, why, around);
         }
-        match Signing::start(&self.header, orders, trust, author, &self.settings, now) {
+        match Signing::start(&self.header, wanted, &self.settings, now) {
             Ok(signing) => {
                 self.phase = Phase::Signing(Box::new(signing));
                 Step::tell(Told::Continue)
@@ -418,7 +426,7 @@ impl Message {
         };
         let signed = match signing.finish(&self.header) {
             Ok(signed) => signed,
-            Err(why) => return self.refuse(Occasion::InternalError, &why, &[], around),
+            Err((occasion, why)) => return self.refuse(occasion, &why, &[], around),
         };
         let line = report::signed_line(&signed, &self.sender, around.client);
         for note in &signed.notes {
@@ -430,9 +438,10 @@ impl Message {
                 around,
             );
         }
-        let weight = match signed.broken {
-            Some(_) => Weight::Warning,
-            None => Weight::Success,
+        let weight = if signed.broken.is_some() || !signed.missing.is_empty() {
+            Weight::Warning
+        } else {
+            Weight::Success
         };
         // The last goes in first: each goes on top of those before it.
         let values = signed.values.into_iter().rev();

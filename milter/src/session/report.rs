@@ -139,6 +139,9 @@ pub(super) fn signed_line(signed: &Signed, sender: &[u8], client: &Client) -> St
     if let Some(reason) = &signed.broken {
         let _ = write!(line, "; an earlier signature is broken: {reason}");
     }
+    for reason in &signed.missing {
+        let _ = write!(line, "; without one: {reason}");
+    }
     line
 }
 

@@ -6,12 +6,13 @@ use super::earlier::EarlierSignatures;
 use super::notes::BodyNotes;
 use super::report;
 use super::{Now, Work};
-use crate::policy::{Order, Trust};
+use crate::policy::{Occasion, Order, Trust};
 use crate::settings::Settings;
 use dkim_core::engine::SigningError;
 use dkim_core::message::HeaderFields;
 use dkim_core::signer::{SignRequest, Signer, SignerError};
 use dkim_core::verifier::{Check, CheckOutcome};
+use pkcs11_engine::uri::OnAway;
 use std::time::Duration;
 
 /// How long a key may take to sign. Software keys answer at once.
@@ -25,16 +26,38 @@ pub(super) struct Signing {
     notes: BodyNotes,
     /// Signatures of ours that the message already has, if they matter.
     earlier: Option<EarlierSignatures>,
+    /// Why signatures are missing that are no hindrance.
+    missing: Vec<String>,
     /// Once the body is over: what is awaited.
     awaited: Option<Awaited>,
 }
 
+/// What is wanted for a message.
+pub(super) struct Wanted {
+    /// The signatures.
+    pub(super) orders: Vec<Order>,
+    /// Why we speak for it.
+    pub(super) trust: Trust,
+    /// The author's address, for people to read.
+    pub(super) author: String,
+    /// Why some signatures cannot be made, which is no hindrance.
+    pub(super) missing: Vec<String>,
+}
+
 struct Awaited {
     /// What each key answered.
-    answers: Vec<Option<Result<Vec<u8>, SigningError>>>,
+    answers: Vec<Asked>,
     /// How many checks of earlier signatures are out.
     checks: usize,
     deadline: Duration,
+}
+
+/// How far an order is.
+enum Asked {
+    /// Held back, with the octets to sign, as long as the order before it may be carried out.
+    NotYet(Vec<u8>),
+    Waiting,
+    Answered(Result<Vec<u8>, SigningError>),
 }
 
 /// What became of the orders.
@@ -51,6 +74,8 @@ pub(super) struct Signed {
     pub(super) trust: Trust,
     /// The author's address, for people to read.
     pub(super) author: String,
+    /// Why signatures are missing that are no hindrance.
+    pub(super) missing: Vec<String>,
     /// What is worth telling besides.
     pub(super) notes: Vec<String>,
 }
@@ -59,12 +84,16 @@ impl Signing {
     /// Starts at the end of the header.
     pub(super) fn start(
         header: &HeaderFields,
-        orders: Vec<Order>,
-        trust: Trust,
-        author: String,
+        wanted: Wanted,
         settings: &Settings,
         now: Now,
     ) -> Result<Self, SignerError> {
+        let Wanted {
+            orders,
+            trust,
+            author,
+            missing,
+        } = wanted;
         let config = &settings.config.signing;
         let requests = orders.iter().map(|order| SignRequest {
             identity: order.identity.clone(),
@@ -91,6 +120,7 @@ impl Signing {
             author,
             notes: BodyNotes::default(),
             earlier: earlier.flatten(),
+            missing,
             awaited: None,
         })
     }
@@ -110,29 +140,52 @@ impl Signing {
             Some(earlier) => earlier.end_body(header),
             None => Vec::new(),
         };
-        self.awaited = Some(Awaited {
-            answers: to_sign.iter().map(|_| None).collect(),
-            checks: checks.len(),
-            deadline: now.monotonic + SIGNING_TIME,
-        });
+        let number_of_checks = checks.len();
         let checks = checks
             .into_iter()
             .map(|check| Work::Check { message, check });
-        let signatures = to_sign.into_iter().map(|piece| Work::Sign {
-            message,
-            index: piece.request,
-            key: self.orders[piece.request].signer.key.clone(),
-            octets: piece.octets,
-            timeout: SIGNING_TIME,
+        let mut work: Vec<Work> = checks.collect();
+        let mut answers: Vec<Asked> = self.orders.iter().map(|_| Asked::Waiting).collect();
+        for piece in to_sign {
+            let order = &self.orders[piece.request];
+            if order.instead_of.is_some() {
+                answers[piece.request] = Asked::NotYet(piece.octets);
+            } else {
+                work.push(sign(message, piece.request, order, piece.octets));
+            }
+        }
+        self.awaited = Some(Awaited {
+            answers,
+            checks: number_of_checks,
+            deadline: now.monotonic + SIGNING_TIME,
         });
-        checks.chain(signatures).collect()
+        work
     }
 
-    pub(super) fn signed(&mut self, index: usize, result: Result<Vec<u8>, SigningError>) {
-        if let Some(awaited) = &mut self.awaited
-            && let Some(answer) = awaited.answers.get_mut(index)
-        {
-            answer.get_or_insert(result);
+    /// Takes the answer of a key; what is to be asked of another one in its place.
+    pub(super) fn signed(
+        &mut self,
+        message: u64,
+        index: usize,
+        result: Result<Vec<u8>, SigningError>,
+    ) -> Option<Work> {
+        let awaited = self.awaited.as_mut()?;
+        let answer = awaited.answers.get_mut(index)?;
+        if !matches!(answer, Asked::Waiting) {
+            return None;
+        }
+        let has_failed = result.is_err();
+        *answer = Asked::Answered(result);
+        let is_next = |order: &Order| order.instead_of == Some(index);
+        let next = self.orders.iter().position(is_next)?;
+        let held = awaited.answers.get_mut(next)?;
+        match held {
+            Asked::NotYet(octets) if has_failed => {
+                let octets = std::mem::take(octets);
+                *held = Asked::Waiting;
+                Some(sign(message, next, &self.orders[next], octets))
+            }
+            _ => None,
         }
     }
 
@@ -152,15 +205,16 @@ impl Signing {
     pub(super) fn is_complete(&self) -> bool {
         let awaited = self.awaited.as_ref();
         awaited.is_some_and(|awaited| {
-            awaited.checks == 0 && awaited.answers.iter().all(Option::is_some)
+            let is_waiting = |asked: &Asked| matches!(asked, Asked::Waiting);
+            awaited.checks == 0 && !awaited.answers.iter().any(is_waiting)
         })
     }
 
     /// Makes fields of the answers; who has not answered has failed.
     ///
     /// # Errors
-    /// What cannot be signed, and why.
-    pub(super) fn finish(self, header: &HeaderFields) -> Result<Signed, String> {
+    /// What cannot be signed and why, and on which occasion that is.
+    pub(super) fn finish(self, header: &HeaderFields) -> Result<Signed, (Occasion, String)> {
         let mut signed = Signed {
             values: Vec::new(),
             made: Vec::new(),
@@ -168,13 +222,19 @@ impl Signing {
             broken: None,
             trust: self.trust,
             author: self.author,
+            missing: self.missing,
             notes: self.notes.warnings(),
         };
+        // What is to be done if no other key signs.
+        let mut refusal = None;
         let earlier = self.earlier.map(|earlier| earlier.verdicts(header));
         let earlier = earlier.unwrap_or_default();
         let answers = self.awaited.map(|awaited| awaited.answers);
         let answers = answers.unwrap_or_default();
         for ((index, order), answer) in self.orders.into_iter().enumerate().zip(answers) {
+            if matches!(answer, Asked::NotYet(_)) {
+                continue;
+            }
             let words = report::signer_words(&order);
             let own = earlier.iter().filter(|earlier| earlier.is_of(&order));
             let (good, broken): (Vec<_>, Vec<_>) = own.partition(|earlier| earlier.is_good());
@@ -185,14 +245,46 @@ impl Signing {
             if let Some(broken) = broken.first() {
                 signed.broken.get_or_insert_with(|| broken.reason());
             }
-            let signature = answer
-                .unwrap_or_else(|| Err(SigningError("key did not answer in time".into())))
-                .map_err(|error| format!("cannot sign {words}: {error}"))?;
-            signed
-                .values
-                .extend(self.signer.field_value(index, &signature));
-            signed.made.push(order);
+            let answer = match answer {
+                Asked::Answered(answer) => answer,
+                Asked::Waiting => Err(SigningError("key did not answer in time".into())),
+                Asked::NotYet(_) => continue,
+            };
+            match answer {
+                Ok(signature) => {
+                    signed
+                        .values
+                        .extend(self.signer.field_value(index, &signature));
+                    signed.made.push(order);
+                }
+                Err(error) => {
+                    let why = format!("cannot sign {words}: {error}");
+                    match order.signer.on_away {
+                        None => return Err((Occasion::InternalError, why)),
+                        Some(on_away @ (OnAway::Tempfail | OnAway::Quarantine)) => {
+                            return Err((Occasion::TokenAway(on_away), why));
+                        }
+                        Some(on_away @ (OnAway::Next | OnAway::Accept)) => {
+                            signed.missing.push(why.clone());
+                            refusal.get_or_insert((Occasion::TokenAway(on_away), why));
+                        }
+                    }
+                }
+            }
         }
-        Ok(signed)
+        match refusal {
+            Some(refusal) if signed.made.is_empty() && signed.skipped.is_empty() => Err(refusal),
+            _ => Ok(signed),
+        }
+    }
+}
+
+fn sign(message: u64, index: usize, order: &Order, octets: Vec<u8>) -> Work {
+    Work::Sign {
+        message,
+        index,
+        key: order.signer.key.clone(),
+        octets,
+        timeout: SIGNING_TIME,
     }
 }

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use pkcs11_engine::uri::UriError;
+
 use super::Origin;
 use super::text_lines::{LineFault, MAX_LINE, ReadFault};
 
@@ -132,11 +134,13 @@ pub enum TableFault {
         /// The key's name.
         name: String,
     },
-    /// A key in a token.
-    #[error("key \"{name}\" lies in a PKCS#11 token; this version signs with keys from files only")]
-    TokenKey {
+    /// A key in a token, whose URI cannot be read.
+    #[error("key \"{name}\": {fault}")]
+    TokenUri {
         /// The key's name.
         name: String,
+        /// What is wrong with the URI.
+        fault: UriError,
     },
     /// A fourth field that is no algorithm.
     #[error(

@@ -2,9 +2,10 @@
 //!
 //! An entry is `name domain:selector:key[:algorithm]`. `domain` may be `%`, the author's domain. `key` is the path of a
 //! file when it begins with `/`, `./` or `../`, where each `%` is the author's domain; anything else is the private key
-//! itself, in base64 or PEM. A name is found exactly, octet by octet; only a `refile:` has patterns for names.
+//! itself, in base64 or PEM, or the PKCS#11 URI of a key in a token (RFC 7512), in which `%` is that URI's own. A name is
+//! found exactly, octet by octet; only a `refile:` has patterns for names.
 //!
-//! Key files are not touched here: `keys` reads them.
+//! Key files and tokens are not touched here: `keys` does that.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use dkim_core::engine::KeyType;
+use pkcs11_engine::uri::Uri;
 use zeroize::Zeroizing;
 
 use super::domain::{is_host_name, is_selector, to_host_name};
@@ -60,6 +62,8 @@ pub enum KeySource {
     },
     /// In the entry itself.
     Inline(InlineKey),
+    /// In the token that this URI names.
+    Token(Box<Uri>),
 }
 
 /// The text of a private key, base64 or PEM; wiped when dropped and never shown.
@@ -87,6 +91,8 @@ pub enum SigningKeySource<'t> {
     File(Cow<'t, Path>),
     /// In the table.
     Inline(&'t InlineKey),
+    /// In the token that this URI names.
+    Token(&'t Uri),
 }
 
 /// The author's domain cannot stand for `%`.
@@ -185,6 +191,7 @@ impl KeyEntry {
                     SigningKeySource::File(Cow::Owned(path))
                 }
                 KeySource::Inline(key) => SigningKeySource::Inline(key),
+                KeySource::Token(uri) => SigningKeySource::Token(uri),
             },
             key_type: self.key_type,
             origin: &self.origin,
@@ -257,8 +264,13 @@ fn parse_key(
     fields: &str,
 ) -> Result<(KeySource, Option<KeyType>), TableFault> {
     let name = || shown(name);
-    if fields.starts_with("pkcs11:") {
-        return Err(TableFault::TokenKey { name: name() });
+    if Uri::is_meant(fields.as_bytes()) {
+        let (uri, key_type) = split_uri(fields);
+        let uri = Uri::parse(uri.as_bytes()).map_err(|fault| TableFault::TokenUri {
+            name: name(),
+            fault,
+        })?;
+        return Ok((KeySource::Token(Box::new(uri)), key_type));
     }
     let (key, algorithm) = match fields.split_once(':') {
         Some((key, algorithm)) => (key.trim(), Some(algorithm.trim())),
@@ -295,6 +307,22 @@ fn parse_key(
         return Err(TableFault::NeitherPathNorKey { name: name() });
     };
     Ok((source, key_type))
+}
+
+/// The URI, and the algorithm behind it. A colon may stand in the URI too, as in `pin-source=file:/path`.
+fn split_uri(fields: &str) -> (&str, Option<KeyType>) {
+    for (algorithm, key_type) in [
+        ("rsa-sha256", KeyType::Rsa),
+        ("ed25519-sha256", KeyType::Ed25519),
+    ] {
+        if let Some(uri) = fields
+            .strip_suffix(algorithm)
+            .and_then(|rest| rest.trim_end().strip_suffix(':'))
+        {
+            return (uri.trim_end(), Some(key_type));
+        }
+    }
+    (fields, None)
 }
 
 /// Whether `text` has the form of a private key in one line; whether it is one, its reader will find.
@@ -339,6 +367,7 @@ mod tests {
         let source = match choice.source {
             SigningKeySource::File(path) => path.display().to_string(),
             SigningKeySource::Inline(key) => key.text().to_owned(),
+            SigningKeySource::Token(uri) => uri.to_string(),
         };
         Ok(format!("{} {} {source}", choice.domain, choice.selector))
     }
@@ -471,7 +500,7 @@ mod tests {
     fn malformed_entries_are_told_with_their_lines() {
         let content = "a\nb b.example:s\nc c.example::/k\nd %x:s:/k\ne e.example:a b:/k\nf f.example:s:keys/f.pem\n\
                        g g.example:s:mailkey\nh h.example:s:/k:sha\ni i.example:s:/k:rsa-sha1\n\
-                       j j.example:s:pkcs11:object=j;type=private\nok ok.example:s:/k\n";
+                       j j.example:s:pkcs11:objcet=j;type=private\nok ok.example:s:/k\n";
         let (table, errors, _) = open("file", content);
         let wanted = [
             "T:1: KeyTable: key \"a\" is not followed by domain:selector:key",
@@ -483,13 +512,35 @@ mod tests {
             "T:7: KeyTable: the third field of key \"g\" is neither a path",
             "T:8: KeyTable: the fourth field of key \"h\" is \"sha\"; wanted: rsa-sha256",
             "T:9: KeyTable: key \"i\" asks for rsa-sha1, which must not be used to sign (RFC 8301 section 3.1)",
-            "T:10: KeyTable: key \"j\" lies in a PKCS#11 token",
+            "T:10: KeyTable: key \"j\": ",
         ];
         assert_eq!(errors.len(), wanted.len(), "{errors:#?}");
         for (error, wanted) in errors.iter().zip(wanted) {
             assert!(error.starts_with(wanted), "{error}");
         }
         assert!(table.look_up("ok").is_some());
+    }
+
+    #[test]
+    fn a_key_in_a_token_is_named_by_its_uri() {
+        let (table, errors, _) = open(
+            "file",
+            "a a.example:s:pkcs11:token=t;object=a%20b\n\
+             b %:s:PKCS11:object=b?pin-source=file:/run/pin : ed25519-sha256\n",
+        );
+        assert_eq!(errors, [""; 0]);
+        let entry = |name| table.look_up(name).unwrap();
+        assert_eq!(
+            told(entry("a"), "x").as_deref(),
+            Ok("a.example s pkcs11:token=t;object=a%20b")
+        );
+        assert_eq!(entry("a").key_type, None);
+        assert!(
+            told(entry("b"), "x.example")
+                .unwrap()
+                .starts_with("x.example s pkcs11:object=b?pin-source=")
+        );
+        assert_eq!(entry("b").key_type, Some(KeyType::Ed25519));
     }
 
     #[test]

@@ -79,6 +79,22 @@ impl SigningTable {
     /// `local_part` is as it stands in the address, octets of any kind; its ASCII case does not count. One that is
     /// longer than any mail address finds nothing.
     pub fn look_up(&self, local_part: &[u8], domain: &str) -> Vec<SignerChoice<'_>> {
+        self.matching(local_part, domain, self.multiple)
+    }
+
+    /// The entries beyond those that [`look_up`](Self::look_up) finds, which would sign if those were not there.
+    pub fn further(&self, local_part: &[u8], domain: &str) -> Vec<SignerChoice<'_>> {
+        if self.multiple {
+            return Vec::new();
+        }
+        let mut matching = self.matching(local_part, domain, true);
+        if !matching.is_empty() {
+            matching.remove(0);
+        }
+        matching
+    }
+
+    fn matching(&self, local_part: &[u8], domain: &str, all: bool) -> Vec<SignerChoice<'_>> {
         if !is_host_name(domain) || local_part.len() > MAX_LOCAL_PART {
             return Vec::new();
         }
@@ -89,7 +105,7 @@ impl SigningTable {
                     local_part: &local_part,
                     domain,
                 };
-                if self.multiple {
+                if all {
                     patterns.all(address)
                 } else {
                     patterns.first(address).into_iter().collect()
@@ -101,9 +117,7 @@ impl SigningTable {
                     .filter_map(|form| index.get(&*form))
                     .flatten()
                     .copied();
-                found
-                    .take(if self.multiple { usize::MAX } else { 1 })
-                    .collect()
+                found.take(if all { usize::MAX } else { 1 }).collect()
             }
         };
         numbers

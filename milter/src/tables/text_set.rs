@@ -78,6 +78,13 @@ impl TextSet {
         plain.or_else(|| self.contains_text(domain).then_some(domain))
     }
 
+    /// The texts that are in the set as they are, in order, and whether there are patterns beside them.
+    pub(crate) fn plain(&self) -> (Vec<&str>, bool) {
+        let mut texts: Vec<&str> = self.texts.iter().map(AsRef::as_ref).collect();
+        texts.sort_unstable();
+        (texts, !self.patterns.is_empty())
+    }
+
     /// Whether the set has no entry.
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty() && self.patterns.is_empty()

@@ -3,9 +3,18 @@
 //! Exit codes are those of sysexits.h(3), so that a mail system that runs a tool knows whether to try again. What a tool
 //! does is in the file of its name; the binaries only call it.
 
+mod config_keys;
+pub mod genkey;
+mod key_list;
+mod key_records;
 mod message_input;
+mod new_key;
+mod private_key;
 mod report;
 pub mod sign;
+mod speed;
+pub mod testkey;
+mod token_access;
 pub mod verify;
 
 use crate::shown::{cause, one_line};
@@ -13,6 +22,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dkim_core::engine::{Engine, engine_by_name, engines};
 use std::error::Error;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -63,6 +73,11 @@ fn now() -> u64 {
     since_1970.map_or(0, |time| time.as_secs())
 }
 
+/// `path` as it is found from anywhere, for those who do not take another.
+fn absolute(path: Option<&Path>) -> Option<PathBuf> {
+    path.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
+}
+
 /// Reads the name of an engine.
 fn engine_parser() -> impl TypedValueParser<Value = &'static dyn Engine> {
     let names = engines().iter().map(|engine| engine.name());
@@ -108,8 +123,12 @@ const EX_USAGE: u8 = 64;
 const EX_DATAERR: u8 = 65;
 /// A file is not there, or not for us.
 const EX_NOINPUT: u8 = 66;
+/// A token is not there, or does not answer.
+const EX_UNAVAILABLE: u8 = 69;
 /// An engine failed.
 const EX_SOFTWARE: u8 = 70;
+/// A file is there already, or cannot be made.
+const EX_CANTCREAT: u8 = 73;
 /// Reading or writing failed half-way.
 const EX_IOERR: u8 = 74;
 /// Later it may go better.

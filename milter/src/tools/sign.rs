@@ -4,29 +4,26 @@
 //! key belongs to which author is for the caller to know: the tool signs with what it is given.
 
 use super::message_input::{CopyError, InputError, MessageInput, shown};
+use super::private_key::{KeyError, KeyLoader, KeyName};
+use super::token_access::TokenArguments;
 use super::{
-    EX_CONFIG, EX_DATAERR, EX_NOINPUT, EX_OK, EX_SOFTWARE, EX_USAGE, Failure, OutputError,
-    engine_parser, now, say,
+    EX_DATAERR, EX_OK, EX_SOFTWARE, EX_UNAVAILABLE, EX_USAGE, Failure, OutputError, engine_parser,
+    now, say,
 };
-use crate::shown::cause;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser};
 use dkim_core::address::{AddressError, NoDomain, authors};
 use dkim_core::canonicalization::Canonicalization;
-use dkim_core::engine::{
-    self, Engine, EngineError, KeyType, MAX_KEY_OCTETS, PrivateKey, PrivateKeyError, SigningError,
-    SigningKey,
-};
+use dkim_core::engine::{Engine, SigningError, SigningKey};
 use dkim_core::message::HeaderFields;
 use dkim_core::signature::{FIELD_NAME, Identity};
 use dkim_core::signer::{
     BodyLength, DEFAULT_FIELDS, FieldChoice, FieldChoiceError, SignRequest, Signer, SignerError,
 };
-use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use zeroize::Zeroizing;
 
 const NAME: &str = "dkim-sign";
 
@@ -40,14 +37,19 @@ const NAME: &str = "dkim-sign";
 Example, RSA beside Ed25519:
   dkim-sign -d example.com -s rsa -k rsa.pem -s ed -k ed.pem message > signed
 
+Example, with a key in a token:
+  dkim-sign -d example.com -s mail -k 'pkcs11:token=mail;object=2026a' \\
+    --pkcs11-module /usr/lib/softhsm/libsofthsm2.so --pkcs11-pin-file pin message > signed
+
 Exit codes:
   0   signed
   64  the command line makes no sense
   65  not a message, or one that must not be signed
   66  the message or a key cannot be opened
+  69  a token is not there, or does not sign now
   70  signing failed
   74  reading or writing failed
-  78  a key is no good"
+  78  a key is no good, or not to be had from its token"
 )]
 pub struct SignArguments {
     /// Signing domain (d=); once, or once for each selector
@@ -58,9 +60,10 @@ pub struct SignArguments {
     #[arg(short, long = "selector", value_name = "SELECTOR", required = true)]
     selectors: Vec<String>,
 
-    /// File with the private key, RSA or Ed25519: PEM, DER, or the base64 of an Ed25519 seed
-    #[arg(short, long = "key", value_name = "KEYFILE", required = true)]
-    keys: Vec<PathBuf>,
+    /// File with the private key, RSA or Ed25519: PEM, DER, or the base64 of an Ed25519 seed. Or the URI of a key in a
+    /// token, pkcs11:...
+    #[arg(short, long = "key", value_name = "KEY", required = true)]
+    keys: Vec<OsString>,
 
     /// Canonicalization of header and body (c=); one word alone is for the header, and the body is simple
     #[arg(short, long, value_name = "HEADER/BODY", default_value = "relaxed/relaxed", value_parser = canonicalization_parser())]
@@ -99,9 +102,16 @@ pub struct SignArguments {
     #[arg(long, action = ArgAction::SetTrue)]
     header_only: bool,
 
-    /// Engine to sign with [default: the first that takes the key]
+    /// Engine to sign with where the key is in a file [default: the first that takes the key]
     #[arg(long, value_name = "NAME", value_parser = engine_parser())]
     engine: Option<&'static dyn Engine>,
+
+    /// PKCS#11 module by which tokens are reached, for keys whose URI has neither module-path nor module-name
+    #[arg(long = "pkcs11-module", value_name = "FILE")]
+    module: Option<PathBuf>,
+
+    #[command(flatten)]
+    tokens: TokenArguments,
 
     /// The message, with CRLF or LF line ends; - is standard input
     #[arg(default_value = "-", value_name = "FILE")]
@@ -113,18 +123,33 @@ pub struct SignArguments {
 /// # Errors
 /// Why there is no signature.
 pub fn sign(arguments: SignArguments) -> Result<u8, SignError> {
-    check_pairs(&arguments)?;
-    let fields = field_choice(&arguments)?;
-    let mut keys = Vec::with_capacity(arguments.keys.len());
-    for path in &arguments.keys {
-        keys.push(load_key(path, arguments.engine)?);
+    let tokens = arguments.tokens.with_module(arguments.module.as_deref());
+    KeyLoader::run(NAME, arguments.engine, tokens, |loader| {
+        sign_with(&arguments, loader)
+    })
+}
+
+fn sign_with(arguments: &SignArguments, loader: &mut KeyLoader) -> Result<u8, SignError> {
+    check_pairs(arguments)?;
+    let fields = field_choice(arguments)?;
+    let names: Result<Vec<_>, _> = arguments
+        .keys
+        .iter()
+        .map(|key| KeyName::parse(key))
+        .collect();
+    let names = names?;
+    let is_file = |name: &KeyName| matches!(name, KeyName::File(_));
+    if arguments.engine.is_some() && !names.iter().any(is_file) {
+        return Err(SignError::EngineOfToken);
     }
+    let keys: Result<Vec<_>, _> = names.iter().map(|name| loader.load(name)).collect();
+    let keys = keys?;
 
     let mut input = MessageInput::open(&arguments.message, !arguments.header_only)?;
     input.read_header()?;
     check_author(input.header(), &arguments.message)?;
-    warn(&arguments, &fields, input.header());
-    let requests = requests(&arguments, &keys, &fields);
+    warn(arguments, &fields, input.header());
+    let requests = requests(arguments, &keys, &fields);
     let mut signer = Signer::new(input.header(), requests).map_err(|error| match error {
         SignerError::NoFrom | SignerError::SeveralFrom { .. } => SignError::Message {
             path: arguments.message.clone(),
@@ -149,10 +174,9 @@ pub fn sign(arguments: SignArguments) -> Result<u8, SignError> {
 
     let mut signed = String::new();
     for to_sign in signer.to_sign(input.header()) {
-        let path = &arguments.keys[to_sign.request];
         let signature = keys[to_sign.request].sign(&to_sign.octets);
         let signature = signature.map_err(|source| SignError::Signing {
-            path: path.clone(),
+            key: names[to_sign.request].clone(),
             source,
         })?;
         // There is a value for each request that was given back to be signed.
@@ -203,30 +227,14 @@ pub enum SignError {
     /// The options ask for a signature that must not be made.
     #[error("{0}")]
     Request(SignerError),
-    /// A key is not there, or not for us.
-    #[error("cannot read key {}: {}", path.display(), cause(source))]
-    KeyUnreadable {
-        /// Its file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A file holds no private key.
-    #[error("{}: {source}", path.display())]
-    NotAKey {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: PrivateKeyError,
-    },
-    /// No engine takes the key.
-    #[error("{}: {source}", path.display())]
-    KeyRefused {
-        /// Its file.
-        path: PathBuf,
-        /// Why not.
-        source: EngineError,
-    },
+    /// `--engine` where no software signs.
+    #[error(
+        "--engine is for keys in files, and there is none: a key in a token is signed with by its token"
+    )]
+    EngineOfToken,
+    /// A key cannot be had.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// There is no message.
     #[error(transparent)]
     Input(#[from] InputError),
@@ -258,10 +266,10 @@ pub enum SignError {
         source: NoDomain,
     },
     /// An engine broke down.
-    #[error("cannot sign with {}: {source}", path.display())]
+    #[error("{key} cannot sign: {source}")]
     Signing {
-        /// The key's file.
-        path: PathBuf,
+        /// The key.
+        key: KeyName,
         /// What the engine said.
         source: SigningError,
     },
@@ -276,13 +284,18 @@ pub enum SignError {
 impl Failure for SignError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Unpaired { .. } | Self::Count { .. } | Self::Fields(_) | Self::Request(_) => {
-                EX_USAGE
-            }
-            Self::KeyUnreadable { .. } => EX_NOINPUT,
-            Self::NotAKey { .. } | Self::KeyRefused { .. } => EX_CONFIG,
+            Self::Unpaired { .. }
+            | Self::Count { .. }
+            | Self::Fields(_)
+            | Self::Request(_)
+            | Self::EngineOfToken => EX_USAGE,
+            Self::Key(error) => error.exit_code(),
             Self::Input(error) => error.exit_code(),
             Self::Message { .. } | Self::Author { .. } | Self::AuthorDomain { .. } => EX_DATAERR,
+            Self::Signing {
+                key: KeyName::Token(_),
+                ..
+            } => EX_UNAVAILABLE,
             Self::Signing { .. } => EX_SOFTWARE,
             Self::Output(error) => error.exit_code(),
             Self::Copy(error) => error.exit_code(),
@@ -368,43 +381,6 @@ fn names(list: &str) -> Vec<&str> {
     list.split([':', ',']).map(str::trim).collect()
 }
 
-fn load_key(
-    path: &Path,
-    engine: Option<&'static dyn Engine>,
-) -> Result<Box<dyn SigningKey>, SignError> {
-    // One octet more than a key may have, for the key's reader to refuse.
-    let mut octets = Zeroizing::new(Vec::with_capacity(MAX_KEY_OCTETS + 1));
-    let read = File::open(path).and_then(|file| {
-        file.take(MAX_KEY_OCTETS as u64 + 1)
-            .read_to_end(&mut octets)
-    });
-    read.map_err(|source| SignError::KeyUnreadable {
-        path: path.to_owned(),
-        source,
-    })?;
-    let key = PrivateKey::from_octets(&octets).map_err(|source| SignError::NotAKey {
-        path: path.to_owned(),
-        source,
-    })?;
-    let key = match engine {
-        Some(engine) => engine.signing_key(&key),
-        None => engine::signing_key(&key),
-    };
-    let key = key.map_err(|source| SignError::KeyRefused {
-        path: path.to_owned(),
-        source,
-    })?;
-    let bits = key.public_key().bits();
-    if key.key_type() == KeyType::Rsa && bits < 2048 {
-        let warning = format!(
-            "warning: {}: RSA key of {bits} bits; signers should use at least 2048 (RFC 8301 section 3.2)",
-            path.display()
-        );
-        say(NAME, &warning);
-    }
-    Ok(key)
-}
-
 /// Refuses a From that others may read in another way. How many such fields there may be is the signer's to judge, and
 /// an author without a domain, or in another one, the caller's.
 fn check_author(header: &HeaderFields, path: &Path) -> Result<(), SignError> {
@@ -439,7 +415,7 @@ fn warn(arguments: &SignArguments, fields: &FieldChoice, header: &HeaderFields) 
 
 fn requests(
     arguments: &SignArguments,
-    keys: &[Box<dyn SigningKey>],
+    keys: &[Arc<dyn SigningKey>],
     fields: &Arc<FieldChoice>,
 ) -> Vec<SignRequest> {
     let timestamp = arguments.now.unwrap_or_else(now);

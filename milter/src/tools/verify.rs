@@ -4,17 +4,14 @@
 //! cover. `--strict` judges as the milter does, where what can be added unseen is no pass. Keys come from the DNS, all
 //! of a message's at once and within one deadline, or from a file.
 
+use super::key_records::{KeyRecords, RecordsArguments, RecordsError};
 use super::message_input::{InputError, MessageInput};
 use super::report::{MessageReport, SignatureReport, no_signature};
 use super::{
-    EX_CONFIG, EX_DATAERR, EX_IOERR, EX_NOINPUT, EX_OK, EX_TEMPFAIL, Failure, OutputError,
-    engine_parser, now, say,
+    EX_DATAERR, EX_IOERR, EX_NOINPUT, EX_OK, EX_TEMPFAIL, Failure, OutputError, engine_parser, now,
+    say,
 };
-use crate::dns::{
-    CacheLimits, Format, KeySource, RecordsFile, RecordsFileError, Resolver, ResolverError,
-    SYSTEM_CONFIGURATION, look_up_all, parse_nameserver,
-};
-use crate::shown::{cause, one_line};
+use crate::shown::one_line;
 use clap::Parser;
 use dkim_core::address::message_authors;
 use dkim_core::engine::{Engine, default_engine};
@@ -22,12 +19,7 @@ use dkim_core::message::HeaderFields;
 use dkim_core::results::ResultWord;
 use dkim_core::verifier::{Verdict, Verifier, VerifierConfig};
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
-use tokio::time::Instant;
 
 const NAME: &str = "dkim-verify";
 
@@ -67,18 +59,8 @@ pub struct VerifyArguments {
     #[arg(long)]
     strict: bool,
 
-    /// Take key records from FILE and not from the DNS: lines of the form NAME TTL IN TXT "STRING"..., or
-    /// ! NXDOMAIN|NODATA|SERVFAIL|REFUSED|TIMEOUT NAME; a name that is not listed does not exist
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["nameservers", "timeout"])]
-    records: Option<PathBuf>,
-
-    /// Name server to ask, and not those of /etc/resolv.conf; may be given more than once
-    #[arg(long = "nameserver", value_name = "IP[:PORT]", value_parser = parse_nameserver)]
-    nameservers: Vec<SocketAddr>,
-
-    /// Seconds that the DNS may take for all keys of a message
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
+    #[command(flatten)]
+    records: RecordsArguments,
 
     /// Time for t= and x=, in seconds since 1970 [default: now]
     #[arg(long, value_name = "EPOCH")]
@@ -106,7 +88,7 @@ pub struct VerifyArguments {
 /// # Errors
 /// Why nothing can be verified. Trouble with one message is only reported, and the next one read.
 pub fn verify(arguments: VerifyArguments) -> Result<u8, VerifyError> {
-    let keys = Keys::new(&arguments)?;
+    let records = KeyRecords::open(NAME, &arguments.records, None)?;
     let config = VerifierConfig {
         max_signatures: arguments.max_signatures,
         min_rsa_bits: arguments.min_rsa_bits,
@@ -118,7 +100,7 @@ pub fn verify(arguments: VerifyArguments) -> Result<u8, VerifyError> {
     let engine = arguments.engine.unwrap_or_else(default_engine);
     let mut worst = EX_OK;
     for path in &arguments.messages {
-        let verified = verify_message(path, &keys, &config, now, engine);
+        let verified = verify_message(path, &records, &config, now, engine);
         let code = match &verified {
             Ok((verdicts, _)) => exit_code(verdicts),
             Err(error) => {
@@ -136,15 +118,9 @@ pub fn verify(arguments: VerifyArguments) -> Result<u8, VerifyError> {
 /// Why nothing can be verified.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// The file of records is no good.
-    #[error("{0}")]
-    Records(#[from] RecordsFileError),
-    /// There is nobody to ask.
-    #[error("{0}; name servers can be given with --nameserver")]
-    Resolver(#[from] ResolverError),
-    /// The system does not let us wait for the DNS.
-    #[error("cannot begin: {}", cause(.0))]
-    Runtime(io::Error),
+    /// There is nobody to ask for keys.
+    #[error(transparent)]
+    Records(#[from] RecordsError),
     /// The result cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -153,9 +129,7 @@ pub enum VerifyError {
 impl Failure for VerifyError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Records(RecordsFileError::Unreadable { .. }) => EX_NOINPUT,
-            Self::Records(_) | Self::Resolver(_) => EX_CONFIG,
-            Self::Runtime(_) => EX_IOERR,
+            Self::Records(error) => error.exit_code(),
             Self::Output(error) => error.exit_code(),
         }
     }
@@ -165,67 +139,10 @@ impl Failure for VerifyError {
     }
 }
 
-/// Where key records come from, and something to wait with.
-struct Keys {
-    runtime: Runtime,
-    source: Arc<dyn KeySource>,
-    timeout: Duration,
-}
-
-impl Keys {
-    fn new(arguments: &VerifyArguments) -> Result<Self, VerifyError> {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(VerifyError::Runtime)?;
-        let timeout = Duration::from_secs(arguments.timeout);
-        let source: Arc<dyn KeySource> = match &arguments.records {
-            Some(path) => Arc::new(RecordsFile::read(path, Format::Zone)?),
-            None => {
-                let _entered = runtime.enter();
-                Arc::new(resolver(&arguments.nameservers, timeout)?)
-            }
-        };
-        Ok(Self {
-            runtime,
-            source,
-            timeout,
-        })
-    }
-
-    /// Looks up what `verifier` asks for, all at once; what is missing at the deadline is an answer too.
-    fn answer(&self, verifier: &mut Verifier) {
-        let names = verifier.to_look_up().to_vec();
-        if names.is_empty() {
-            return;
-        }
-        self.runtime.block_on(async {
-            let deadline = Instant::now() + self.timeout;
-            let mut lookups = look_up_all(&self.source, names, deadline);
-            while let Some(done) = lookups.join_next().await {
-                // A look-up that broke down leaves its name unanswered, which the verifier knows how to judge.
-                if let Ok((index, answer)) = done {
-                    verifier.answer(index, answer);
-                }
-            }
-        });
-    }
-}
-
-fn resolver(servers: &[SocketAddr], timeout: Duration) -> Result<Resolver, ResolverError> {
-    if !servers.is_empty() {
-        return Resolver::with_servers(servers, timeout, CacheLimits::default());
-    }
-    let path = Path::new(SYSTEM_CONFIGURATION);
-    let resolver = Resolver::from_resolv_conf(path, timeout, CacheLimits::default())?;
-    if let Some(warning) = resolver.warning() {
-        say(NAME, &format!("warning: {warning}"));
-    }
-    Ok(resolver)
-}
-
 /// The verdicts on the message at `path`, and its authors.
 fn verify_message(
     path: &Path,
-    keys: &Keys,
+    records: &KeyRecords,
     config: &VerifierConfig,
     now: u64,
     engine: &dyn Engine,
@@ -234,7 +151,9 @@ fn verify_message(
     input.read_header()?;
     let mut verifier = Verifier::new(input.header(), config, Some(now));
     // Before the body, which may then not matter any more.
-    keys.answer(&mut verifier);
+    records.look_up(verifier.to_look_up().to_vec(), |index, answer| {
+        verifier.answer(index, answer);
+    });
     input.read_body(|chunk| {
         verifier.body(chunk);
         verifier.wants_body()

@@ -155,6 +155,7 @@ impl Setup {
             patience: self.patience,
             most_connections: self.most_connections,
             loader,
+            changed: Arc::default(),
         };
         let running = tokio::spawn(run(
             listeners,

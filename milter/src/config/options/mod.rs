@@ -7,11 +7,13 @@
 mod not_carried;
 mod operation;
 mod signing;
+mod tokens;
 mod verifying;
 
 pub(super) use not_carried::{NOT_CARRIED, NotCarried, Weight};
 pub(super) use operation::*;
 pub(super) use signing::*;
+pub(super) use tokens::*;
 pub(super) use verifying::*;
 
 use super::values::{self, ValueFault};
@@ -69,7 +71,7 @@ pub(super) struct Section {
 }
 
 /// Every option that is carried.
-pub(super) static SECTIONS: [Section; 7] = [
+pub(super) static SECTIONS: [Section; 8] = [
     Section {
         title: "The file itself",
         options: &[&INCLUDE, &BASE_DIRECTORY.spec],
@@ -129,7 +131,21 @@ pub(super) static SECTIONS: [Section; 7] = [
             &OMIT_HEADERS.spec,
             &OVERSIGN_HEADERS.spec,
             &SIGNATURE_TTL.spec,
+            &CHECK_KEY_RECORDS.spec,
             &ENGINE.spec,
+        ],
+    },
+    Section {
+        title: "Keys in PKCS#11 tokens",
+        options: &[
+            &PKCS11_MODULE.spec,
+            &PKCS11_PIN_FILE.spec,
+            &PKCS11_ALLOW_PIN_VALUE.spec,
+            &PKCS11_ISOLATION.spec,
+            &PKCS11_SESSIONS.spec,
+            &PKCS11_QUEUE.spec,
+            &PKCS11_TIMEOUT.spec,
+            &ON_TOKEN_AWAY.spec,
         ],
     },
     Section {

@@ -1,11 +1,9 @@
 //! Options that choose mail, and those of signing.
 
-use std::path::PathBuf;
-
 use dkim_core::engine::KeyType;
 
 use super::{Opt, Preset, Spec};
-use crate::config::types::Mode;
+use crate::config::types::{KeyLocation, Mode, RecordPolicy};
 use crate::config::values;
 use dkim_core::canonicalization::Canonicalization;
 
@@ -116,15 +114,16 @@ pub(in crate::config) static SELECTOR: Opt<String> = Opt {
     parse: values::selector,
 };
 
-pub(in crate::config) static KEY_FILE: Opt<PathBuf> = Opt {
+pub(in crate::config) static KEY_FILE: Opt<KeyLocation> = Opt {
     spec: Spec::new(
         "KeyFile",
-        "path",
+        "path | pkcs11:...",
         Preset::Unset("none"),
-        "The private key to sign with, RSA or Ed25519, in PEM. Needs Domain and Selector.",
+        "The private key to sign with, RSA or Ed25519, in PEM; or the PKCS#11 URI of a key in a token. Needs Domain and \
+         Selector.",
         "/etc/dkimkeys/example.com.pem",
     ),
-    parse: values::key_path,
+    parse: values::key_location,
 };
 
 pub(in crate::config) static KEY_TABLE: Opt<String> = Opt::data_set(
@@ -132,7 +131,7 @@ pub(in crate::config) static KEY_TABLE: Opt<String> = Opt::data_set(
     EMPTY,
     "Names of keys and what they stand for: \"name domain:selector:key[:algorithm]\". A domain of \"%\" is the author's. The \
      key is the path of a file, beginning with \"/\", \"./\" or \"../\", where each \"%\" is the author's domain, or the key \
-     itself in base64. The algorithm is rsa-sha256 or ed25519-sha256; without one the key decides. Names are found \
+     itself in base64, or the PKCS#11 URI of a key in a token, beginning with \"pkcs11:\". The algorithm is rsa-sha256 or ed25519-sha256; without one the key decides. Names are found \
      exactly. Needs SigningTable.",
     "file:/etc/dkim-milter/KeyTable",
 );
@@ -228,6 +227,21 @@ pub(in crate::config) static SIGNATURE_TTL: Opt<u64> = Opt {
         "1209600",
     ),
     parse: values::number::<0, 315_360_000>,
+};
+
+pub(in crate::config) static CHECK_KEY_RECORDS: Opt<RecordPolicy> = Opt {
+    spec: Spec::new(
+        "CheckKeyRecords",
+        "hold | no | warn",
+        Preset::Unset("warn for keys in tokens, no for others"),
+        "Whether the records of our keys are looked for in the DNS, in the background, at start and once a day: with warn, one \
+         that is not there or has another key is told in the log; with hold, such a key is not signed with until its \
+         record is right, and the next one that SigningTable has for the author signs in its place, or mail is deferred \
+         if there is none. A DNS that does not answer changes nothing. Keys of domains that are known only with an author \
+         are not looked for. (Not an option of OpenDKIM.)",
+        "hold",
+    ),
+    parse: values::record_policy,
 };
 
 pub(in crate::config) static ENGINE: Opt<&'static str> = Opt {

@@ -114,10 +114,8 @@ fn mistakes_are_told_with_place_and_remedy() {
             ],
         ),
         (
-            "Domain a.example\nSelector s\nKeyFile pkcs11:x",
-            &[
-                "c:3: KeyFile: keys in PKCS#11 tokens are not supported by this version, which signs with keys from files only",
-            ],
+            "Domain a.example\nSelector s\nKeyFile pkcs11:objcet=x",
+            &["c:3: KeyFile: attribute \"objcet\" is not known; did you mean object?"],
         ),
         (
             "MTA\nUMask 9\nNope 1",

@@ -189,8 +189,8 @@ fn values_go_where_they_belong() {
         panic!("{:?}", signing.signers)
     };
     assert_eq!(
-        (&*single.selector, &*single.key_file),
-        ("s", Path::new("/base/k.pem"))
+        (&*single.selector, &single.key),
+        ("s", &KeyLocation::File("/base/k.pem".into()))
     );
     assert_eq!(single.signing_domain("a.d.example"), Some("d.example"));
     assert_eq!(single.signing_domain("example"), None);
