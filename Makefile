@@ -2,7 +2,8 @@
 # Both use private instances of Postfix on loopback; the system's own mail is not touched.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check build packages memory numbers bench bench-peers peers bench-postfix
+.PHONY: help demo demo-pkcs11 test check build packages memory numbers bench bench-peers peers bench-postfix
+.PHONY: bench-tokens token-leak
 .PHONY: instructions instructions-store gungraun-runner
 SHELL := /bin/bash
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -13,10 +14,13 @@ CARGO_DENY := 0.20.2
 GUNGRAUN := 0.20.0
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 demo: packages build ## a message signed by one private Postfix, verified by another; shows it and the verdicts
 	$(SUDO) tests/demo.py
+
+demo-pkcs11: packages build ## the same with a key made in a token of SoftHSM, which signs; and by dkim-sign
+	$(SUDO) tests/demo_pkcs11.py
 
 test: packages build gungraun-runner ## everything: unit and property tests, instruction counts, Postfix, Sendmail, cross-checks, memory
 	tests/run
@@ -67,3 +71,13 @@ peers:
 
 bench-postfix: packages build ## what a milter costs a mail server: through Postfix, beside OpenDKIM's and none
 	$(SUDO) benches/postfix.py
+
+bench-tokens: build token-packages ## keys in tokens beside keys in files: sign, verify and digest; three minutes
+	benches/tokens/run.py $(TOKENS)
+
+token-leak: build token-packages ## what 100,000 signatures by SoftHSM cost in memory
+	benches/tokens/run.py --leak
+
+.PHONY: token-packages
+token-packages:
+	@tests/install softhsm2 libnss3 libnss3-tools

@@ -7,7 +7,7 @@ Most tests speak the protocol themselves (rig/wire.py); those that count lost me
 import os, pwd, re, signal, socket, struct, subprocess, threading, time
 
 import rig
-from rig import hop, keys, messages, milter, outside, postfix, smtp, wire
+from rig import dns, hop, keys, messages, milter, outside, postfix, smtp, wire
 
 
 def setUpModule():
@@ -211,6 +211,12 @@ class Rudeness(TestCase):
 
 
 class Stopping(TestCase):
+    def test_keys_are_kept_out_of_core_files(self):
+        with signer() as daemon:
+            with open(f"/proc/{daemon.process.pid}/limits") as file:
+                limits = file.read()
+        self.assertRegex(limits, r"Max core file size +0 +0 ")
+
     def test_sigterm_ends_an_idle_daemon_at_once(self):
         with signer() as daemon:
             began = time.monotonic()
@@ -365,6 +371,65 @@ class Reloading(TestCase):
         while word not in (got := notify.recv(4096)).splitlines():
             pass
         return got
+
+
+class KeyRecords(rig.TestCase):
+    """CheckKeyRecords: mail never waits for it, and what the records say counts as soon as it is known."""
+
+    def setUp(self):
+        home = rig.folder("key-records")
+        right, other = (keys.Key(home, name) for name in ("right", "other"))
+        entries = {"good.example": [("new", right)], "wrong.example": [("new", right)], "none.example": [("new", right)],
+                   "silent.example": [("new", right)], "older.example": [("new", right), ("old", other)]}
+        self.names = list(entries)
+        (home / "KeyTable").write_text("".join(
+            f"{s}-{d} {d}:{s}:{key.path}\n" for d, keys_of in entries.items() for s, key in keys_of))
+        (home / "SigningTable").write_text("".join(
+            f"*@{d} {s}-{d}\n" for d, keys_of in entries.items() for s, _ in keys_of))
+        self.dns = dns.Server({"new._domainkey.good.example": right.record, "new._domainkey.wrong.example": other.record,
+                               "new._domainkey.silent.example": dns.SILENT, "old._domainkey.older.example": other.record})
+        self.addCleanup(self.dns.close)
+        self.options = {"Mode": "s", "KeyTable": f"file:{home}/KeyTable", "SigningTable": f"refile:{home}/SigningTable",
+                        "Nameservers": f"127.0.0.1:{self.dns.port}", "DNSTimeout": "2", "InternalHosts": "127.0.0.1"}
+
+    def signed_by(self, daemon):
+        """The selectors that mail of each domain is signed with; None for mail that is deferred."""
+        found = {}
+        with session(daemon) as conversation:
+            for name in self.names:
+                raw = messages.plain(author=f"a@{name}")
+                answer, got = conversation.message(raw, sender=f"a@{name}")
+                found[name] = outside.selectors(got) if answer in "ac" else None
+        return found
+
+    def test_without_the_option_nothing_is_asked(self):
+        with milter.Milter("inet", **self.options) as daemon:
+            time.sleep(1)
+            self.assertEqual(set(map(tuple, self.signed_by(daemon).values())), {("new",)})
+        self.assertEqual(dict(self.dns.asked), {})
+
+    def test_warn_says_it_once_and_signs(self):
+        with milter.Milter("inet", CheckKeyRecords="warn", **self.options) as daemon:
+            rig.until(10, lambda: daemon.log().count("_domainkey.") >= 3, daemon.log)
+            self.assertEqual(set(map(tuple, self.signed_by(daemon).values())), {("new",)})
+            log = daemon.log()
+        for name, words in (("wrong", "another key"), ("none", "does not exist"), ("older", "does not exist")):
+            lines = [line for line in log.splitlines() if f"new._domainkey.{name}.example" in line]
+            self.assertEqual(len(lines), 1, log)
+            self.assertIn(words, lines[0])
+        self.assertNotIn("_domainkey.good", log)
+        self.assertNotIn("_domainkey.silent", log)
+
+    def test_hold_signs_with_what_is_published_only(self):
+        with milter.Milter("inet", CheckKeyRecords="hold", **self.options) as daemon:
+            rig.until(10, lambda: daemon.log().count("is not signed with until") >= 3, daemon.log)
+            wanted = {"good.example": ["new"], "wrong.example": None, "none.example": None,
+                      # A DNS that does not answer must not stop mail.
+                      "silent.example": ["new"], "older.example": ["old"]}
+            self.assertEqual(self.signed_by(daemon), wanted)
+            daemon.signal("SIGHUP")
+            rig.until(10, lambda: "reloaded" in daemon.log(), daemon.log)
+            self.assertEqual(self.signed_by(daemon), wanted)
 
 
 class Starting(TestCase):

@@ -1,12 +1,12 @@
 #!/usr/bin/python3 -B
-"""dkim-sign and dkim-verify as a person or a script calls them: arguments, forms of input, output, exit codes, memory.
+"""The tools as a person or a script calls them: arguments, forms of input, output, exit codes, memory; keys in tokens.
 
 What they compute is checked by crosscheck.py.
 """
-import json, os, subprocess, threading, time
+import base64, json, os, re, subprocess, threading, time
 
 import rig
-from rig import dns, keys, messages, milter, outside, wire
+from rig import dns, keys, messages, milter, outside, token, wire
 
 KEYS = {"index", "domain", "selector", "identity", "algorithm", "canonicalization", "result", "reason", "key_bits",
         "testing", "unsigned_octets"}
@@ -22,8 +22,9 @@ def setUpModule():
                     + "! SERVFAIL trouble._domainkey.example.com\n! TIMEOUT late._domainkey.example.com\n")
 
 
-def run(program, *arguments, stdin=b""):
-    return subprocess.run([rig.program(program), *map(str, arguments)], input=stdin, capture_output=True, timeout=60)
+def run(program, *arguments, stdin=b"", env=None):
+    return subprocess.run([rig.program(program), *map(str, arguments)], input=stdin, capture_output=True, timeout=60,
+                          env=env)
 
 
 def signed(selector="rsa", raw=None):
@@ -226,6 +227,331 @@ class Verify(rig.TestCase):
         self.assertEqual(run("dkim-verify", "--frobnicate").returncode, 64)
         self.assertEqual(run("dkim-verify", "--records", zone, "/nowhere").returncode, 66)
         self.assertEqual(run("dkim-verify", "--records", zone, file(b"\0\1\2 this is no header\r\n")).returncode, 65)
+
+
+class InToken(rig.TestCase):
+    """Tests with a SoftHSM token that has the key 2026a."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.home = rig.folder("token")
+        cls.module = token.SoftHsm(cls.home)
+        cls.module.add_token("mail")
+        cls.record = cls.module.add_key("mail", "2026a")
+        cls.records = {"2026a._domainkey.example.com": cls.record}
+        cls.pin = token.pin_file(cls.home)
+        cls.where = ["--pkcs11-module", cls.module.module, "--pkcs11-pin-file", cls.pin]
+
+    def run_with(self, module, program, *arguments):
+        return run(program, *arguments, env=os.environ | module.environment)
+
+    def told(self, done, code, sentence):
+        """It ended with this code and one line that says so, without the PIN."""
+        self.assertEqual(done.returncode, code, done.stderr)
+        line, = done.stderr.decode().splitlines()
+        self.assertIn(sentence, line)
+        self.assertIsNone(re.search(rf"\b{token.PIN}\b", line), line)
+
+
+class SignInToken(InToken):
+    URI = "pkcs11:token=mail;object=2026a"
+
+    def sign(self, uri, *more):
+        return self.run_with(self.module, "dkim-sign", "-d", "example.com", "-s", "2026a", "-k", uri, *more,
+                             file(messages.plain()))
+
+    @rig.cases({"process": [], "in-process": ["--pkcs11-in-process"]})
+    def test_others_verify_what_the_token_signed(self, how):
+        done = self.sign(self.URI, *self.where, *how)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertTrue(done.stdout.endswith(messages.plain()))
+        self.assertEqual(outside.dkimpy_verify(done.stdout, self.records), {"2026a": "pass"})
+        self.assertEqual(outside.mail_dkim_verify([done.stdout], self.records), [{"2026a": "pass"}])
+
+    def test_the_uri_may_say_all(self):
+        done = self.sign(f"{self.URI}?module-path={self.module.module}&pin-source={self.pin}")
+        self.assertEqual(outside.dkimpy_verify(done.stdout, self.records), {"2026a": "pass"})
+
+    def test_a_key_in_a_file_may_sign_beside_it(self):
+        done = self.sign(self.URI, *self.where, "-s", "rsa", "-k", rsa.path)
+        self.assertEqual(set(outside.dkimpy_verify(done.stdout, self.records | records).values()), {"pass"})
+        self.assertCountEqual(outside.selectors(done.stdout), ["2026a", "rsa"])
+
+    @rig.cases({"no module": (URI, [], 64, "which module has the token?"),
+                "pin-value": (URI + "?pin-value=" + token.PIN, ["--pkcs11-module", token.SoftHsm.module], 64, "ps(1)"),
+                "attribute": ("pkcs11:tokn=mail", [], 64, "did you mean token?"),
+                "ampersand": ("pkcs11:token=mail&object=2026a", [], 64, '"&"'),
+                "certificate": (URI + ";type=cert", ["--pkcs11-module", token.SoftHsm.module], 64, "type=cert"),
+                "nowhere": (URI, ["--pkcs11-module", "/nowhere.so"], 78, "/nowhere.so: No such file"),
+                "no library": (URI, ["--pkcs11-module", "/etc/passwd"], 78, "/etc/passwd: cannot be loaded"),
+                "no module in it": (URI, ["--pkcs11-module", "/usr/lib/x86_64-linux-gnu/libz.so.1"], 78,
+                                    "is no PKCS#11 module"),
+                "no pin": (URI, ["--pkcs11-module", token.SoftHsm.module], 78, "wants a PIN"),
+                "engine": (URI, ["--pkcs11-module", token.SoftHsm.module, "--engine", "aws-lc"], 64, "--engine")})
+    def test_bad_input_has_its_sentence(self, case):
+        uri, options, code, sentence = case
+        done = self.sign(uri, *options)
+        self.told(done, code, sentence)
+        self.assertEqual(done.stdout, b"")
+
+    def test_a_token_that_is_not_there_is_unavailable(self):
+        self.told(self.sign("pkcs11:token=other;object=2026a", *self.where), 69, "no token matches")
+
+    def test_another_key_is_never_taken(self):
+        self.told(self.sign("pkcs11:token=mail;object=2026b", *self.where), 78, "object=2026a;id=%01;type=private")
+
+    def test_a_pin_file_that_others_can_read_is_refused(self):
+        path = token.pin_file(self.home, name="open")
+        path.chmod(0o644)
+        self.told(self.sign(self.URI, *self.where[:2], "--pkcs11-pin-file", path), 78, "is not kept from others")
+
+    def test_a_wrong_pin_is_told(self):
+        wrong = token.pin_file(self.home, "9753", "wrong")
+        self.told(self.sign(self.URI, *self.where[:2], "--pkcs11-pin-file", wrong), 78, "CKR_PIN_INCORRECT")
+
+    def test_two_keys_or_two_tokens_of_one_name_are_refused_and_told(self):
+        module = token.SoftHsm(rig.folder("tokens"))
+        module.add_token("mail")
+        module.add_key("mail", "twin", "01"), module.add_key("mail", "twin", "02")
+
+        def sign(uri):
+            return self.run_with(module, "dkim-sign", "-d", "example.com", "-s", "a", "-k", uri, *self.where,
+                                 file(messages.plain()))
+        done = sign("pkcs11:token=mail;object=twin")
+        self.told(done, 78, "2 keys match")
+        self.assertEqual(len(set(re.findall(rb"object=twin;id=%0[12]", done.stderr))), 2)
+        module.add_token("mail")
+        done = sign("pkcs11:token=mail;object=twin;id=%01")
+        self.told(done, 78, "2 tokens match")
+        self.assertEqual(len(set(re.findall(rb"serial=[0-9a-f]+", done.stderr))), 2)
+
+    @rig.cases({"refused": ({"C_Sign": "0x6"}, 69, "C_Sign failed with CKR_FUNCTION_FAILED"),
+                "garbage": ({"corrupt": 1}, 69, "its signature is wrong"),
+                "no signature": ({"can_sign": 0}, 78, "CKA_SIGN is false"),
+                "hangs": ({"C_OpenSession.ms": 60000}, 69, "the token has not answered within 10 s")})
+    def test_a_token_that_fails_gives_no_signature(self, case):
+        values, code, sentence = case
+        fake = token.FakeToken(self.home)
+        fake.set(lines={name: value for name, value in values.items()})
+        done = self.run_with(fake, "dkim-sign", "-d", "example.com", "-s", "fake", "-k", "pkcs11:type=private",
+                             "--pkcs11-module", fake.module, "--pkcs11-pin-file", self.pin, file(messages.plain()))
+        self.assertEqual((done.returncode, done.stdout), (code, b""), done.stderr)
+        self.assertIn(sentence, done.stderr.decode())
+
+
+class Testkey(rig.TestCase):
+    def check(self, *arguments):
+        return run("dkim-testkey", *arguments)
+
+    @rig.cases({"right": ("rsa", "rsa", 0, "ok      rsa._domainkey.example.com: the record has the key, RSA of 2048"),
+                "ed25519": ("ed", "ed", 0, "ok      ed._domainkey.example.com: the record has the key, Ed25519"),
+                "other key": ("rsa", "ed", 1, "the record has another key: RSA of 2048 bits"),
+                "no record": ("absent", "rsa", 1, "wrong   absent._domainkey.example.com: no record"),
+                "servfail": ("trouble", "rsa", 75, "unknown trouble._domainkey.example.com: not known"),
+                "record alone": ("rsa", None, 0, "the record has a key")})
+    def test_a_record_fits_or_not(self, case):
+        selector, key, code, line = case
+        path = {"rsa": rsa.path, "ed": ed25519.path}.get(key)
+        done = self.check("-d", "example.com", "-s", selector, *(["-k", path] if key else []), "--records", zone)
+        self.assertEqual((done.returncode, done.stderr), (code, b""))
+        self.assertIn(line, done.stdout.decode().splitlines()[0])
+
+    @rig.cases({"revoked": ("v=DKIM1; p=", "key revoked"), "hash": ("v=DKIM1; h=sha1; p={}", "does not have sha256"),
+                "service": ("v=DKIM1; s=other; p={}", "not for mail"), "kind": ("k=dsa; p={}", "unknown key type"),
+                "two": (["v=DKIM1; p={}", "v=DKIM1; p="], "2 TXT records"), "spf": ("v=spf1 -all", "not a key record"),
+                "testing": ("v=DKIM1; t=y; p={}", None), "bare": ("v=DKIM1; p={bare}", None)})
+    def test_what_can_be_wrong_with_a_record(self, case):
+        texts, sentence = case
+        public = rsa.record.partition("p=")[2]
+        bare = keys.openssl("rsa", "-in", rsa.path, "-RSAPublicKey_out", "-outform", "DER")
+        fill = lambda text: text.format(public, bare=base64.b64encode(bare).decode())
+        path = home / "one.record"
+        path.write_text("".join(f'a._domainkey.example.com 300 IN TXT "{fill(text)}"\n'
+                                for text in ([texts] if isinstance(texts, str) else texts)))
+        done = self.check("-d", "example.com", "-s", "a", "-k", rsa.path, "--records", path)
+        self.assertEqual(done.returncode, 1 if sentence else 0, done.stdout)
+        self.assertIn(sentence or "ok ", done.stdout.decode())
+        self.assertEqual("testing" in done.stdout.decode(), "t=y" in texts)
+
+    def test_the_dns_is_asked(self):
+        server = dns.Server(records)
+        try:
+            done = self.check("-d", "example.com", "-s", "rsa", "-k", rsa.path, "--nameserver", f"127.0.0.1:{server.port}")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(server.asked["rsa._domainkey.example.com"], 1)
+        finally:
+            server.close()
+
+    def test_every_key_of_a_configuration(self):
+        (home / "keytable").write_text(f"one example.com:rsa:{rsa.path}\ntwo example.com:absent:{rsa.path}\n"
+                                       f"three example.com:ed:{home}/nokey\nfour %:rsa:{rsa.path}\n")
+        (home / "signingtable").write_text("example.com one\n")
+        configuration = home / "milter.conf"
+        configuration.write_text(f"KeyTable file:{home}/keytable\nSigningTable file:{home}/signingtable\n"
+                                 "Socket inet:8891@127.0.0.1\n")
+        done = self.check("-x", configuration, "--records", zone)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        lines = done.stdout.decode().splitlines()
+        self.assertEqual([line.split()[0] for line in lines], ["ok", "wrong", "wrong"])
+        self.assertIn("nokey", lines[2])
+        self.assertIn(b'"four"', done.stderr)
+        done = self.check("-x", configuration, "-d", "example.com", "-s", "rsa", "--records", zone)
+        self.assertEqual((done.returncode, done.stdout.count(b"ok ")), (0, 2), done.stderr)
+        self.assertEqual(self.check("-x", "/nowhere").returncode, 78)
+
+    def test_a_single_key_of_a_configuration_and_its_records(self):
+        (home / "public").write_text("".join(f"{name} {text}\n" for name, text in records.items()))
+        configuration = home / "single.conf"
+        configuration.write_text(f"Domain example.com, example.org\nSelector rsa\nKeyFile {rsa.path}\n"
+                                 f"TestPublicKeys {home}/public\nSocket inet:8891@127.0.0.1\n")
+        done = self.check("-x", configuration)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual([line.split()[:2] for line in done.stdout.decode().splitlines()],
+                         [["ok", "rsa._domainkey.example.com:"], ["wrong", "rsa._domainkey.example.org:"]])
+
+    def test_usage_and_missing_files(self):
+        self.assertEqual(self.check("--frobnicate").returncode, 64)
+        self.assertEqual(self.check("-k", rsa.path).returncode, 64)
+        self.assertEqual(self.check("--speed", "-d", "example.com", "-s", "rsa").returncode, 64)
+        self.assertEqual(self.check("-d", "example.com", "-s", "rsa", "-k", "/nowhere", "--records", zone).returncode, 66)
+        self.assertEqual(self.check("-d", "example.com", "-s", "rsa", "--records", "/nowhere").returncode, 66)
+
+
+class TestkeyInToken(InToken):
+    def list(self, *arguments):
+        return self.run_with(self.module, "dkim-testkey", "--list", *arguments)
+
+    def zone(self, record):
+        path = self.home / "zone"
+        path.write_text(f'2026a._domainkey.example.com 300 IN TXT "{record[:200]}" "{record[200:]}"\n')
+        return path
+
+    @rig.cases({"right": (True, 0, "ok"), "other": (False, 1, "wrong")})
+    def test_a_record_fits_or_not(self, case):
+        right, code, word = case
+        zone = self.zone(self.record if right else rsa.record)
+        done = self.run_with(self.module, "dkim-testkey", "-d", "example.com", "-s", "2026a", "-k",
+                             "pkcs11:token=mail;object=2026a", *self.where, "--records", zone)
+        self.assertEqual((done.returncode, done.stderr), (code, b""))
+        self.assertTrue(done.stdout.startswith(word.encode()), done.stdout)
+
+    def test_what_is_listed_can_be_signed_with(self):
+        done = self.list("--pkcs11-pin-file", self.pin)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        text = done.stdout.decode()
+        uri, = re.findall(r"^ +(pkcs11:\S+type=private\S*)$", text, re.MULTILINE)
+        self.assertIn(f"module-path={self.module.module}", uri)
+        self.assertIn("RSA of 2048 bits; signs by CKM_RSA_PKCS; cannot leave the token", text)
+        signed = self.run_with(self.module, "dkim-sign", "-d", "example.com", "-s", "2026a", "-k", uri,
+                               "--pkcs11-pin-file", self.pin, file(messages.plain()))
+        self.assertEqual(outside.dkimpy_verify(signed.stdout, self.records), {"2026a": "pass"})
+        named = self.list(*self.where).stdout.decode()
+        self.assertNotIn("module-path", named)
+        self.assertIn("type=private\n", named)
+
+    def test_without_a_pin_keys_are_hidden(self):
+        done = self.list("--pkcs11-module", self.module.module)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("hidden until somebody logs in", done.stdout.decode())
+        self.assertNotIn("type=private", done.stdout.decode())
+
+    def test_the_record_is_held_against_each_key(self):
+        name = ["-d", "example.com", "-s", "2026a", "--records"]
+        done = self.list(*self.where, *name, self.zone(self.record))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2026a._domainkey.example.com: the record has this key", done.stdout.decode())
+        done = self.list(*self.where, *name, self.zone(rsa.record))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("the record has another key", done.stdout.decode())
+
+    def test_a_pin_is_not_tried_at_several_tokens(self):
+        module = token.SoftHsm(rig.folder("tokens"))
+        module.add_token("one"), module.add_token("two")
+        module.add_key("one", "key")
+        done = self.run_with(module, "dkim-testkey", "--list", *self.where)
+        self.assertIn("the PIN is not tried, as 2 tokens want one", done.stdout.decode())
+        done = self.run_with(module, "dkim-testkey", "--list", *self.where, "-u", "pkcs11:token=one")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("object=key", done.stdout.decode())
+
+    def test_a_wrong_pin_is_tried_once(self):
+        fake = token.FakeToken(self.home)
+        wrong = token.pin_file(self.home, "9753", "wrong")
+        done = self.run_with(fake, "dkim-testkey", "--list", "--pkcs11-module", fake.module, "--pkcs11-pin-file", wrong)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("CKR_PIN_INCORRECT", done.stdout.decode())
+        self.assertEqual(len(fake.calls("C_Login")), 1)
+
+    def test_keys_in_tokens_of_a_configuration(self):
+        configuration = self.home / "milter.conf"
+        (self.home / "keytable").write_text("one example.com:2026a:pkcs11:token=mail;object=2026a\n"
+                                            "two example.com:2026b:pkcs11:token=other;object=2026a\n")
+        (self.home / "signingtable").write_text("example.com one\n")
+        configuration.write_text(f"KeyTable file:{self.home}/keytable\nSigningTable file:{self.home}/signingtable\n"
+                                 f"Pkcs11Module {self.module.module}\nPkcs11PinFile {self.pin}\n")
+        done = self.run_with(self.module, "dkim-testkey", "-x", configuration, "--records", self.zone(self.record))
+        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertEqual([line.split()[0] for line in done.stdout.decode().splitlines()], ["ok", "unknown"])
+        self.assertIn("no token matches", done.stdout.decode())
+        done = self.run_with(self.module, "dkim-testkey", "-x", configuration, "-s", "2026a", "--records",
+                             self.zone(rsa.record))
+        self.assertEqual(done.returncode, 1, done.stderr)
+
+    def test_speed_is_measured_beside_software(self):
+        done = self.list(*self.where, "--speed")
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        text = done.stdout.decode()
+        rows = re.findall(r"^ +(token|software) +(\d+) threads? +(\d+) signatures/s$", text, re.MULTILINE)
+        self.assertEqual([int(n) for who, n, _ in rows if who == "token"], [1, 2, 4, 8])
+        self.assertTrue(all(int(rate) > 10 for _, _, rate in rows), rows)
+        self.assertRegex(text, "faster here, by|about as fast here")
+
+    def test_a_module_that_cannot_be_used_is_told(self):
+        done = self.list("--pkcs11-module", "/nowhere.so")
+        self.assertEqual((done.returncode, done.stderr), (78, b""))
+        self.assertIn("/nowhere.so: No such file", done.stdout.decode())
+
+
+class Genkey(rig.TestCase):
+    def setUp(self):
+        self.folder = rig.folder("genkey")
+
+    def make(self, *arguments):
+        return run("dkim-genkey", "-D", self.folder, "-d", "example.com", "-s", "new", *arguments)
+
+    def record(self, text):
+        return "".join(re.findall(r'"([^"]*)"', text))
+
+    @rig.cases({"rsa": ["--type", "rsa"], "ed25519": ["--type", "ed25519"], "default": [], "3072": ["-b", "3072"]})
+    def test_the_key_signs_and_the_record_verifies(self, how):
+        done = self.make(*how)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        private, public = self.folder / "new.private", self.folder / "new.txt"
+        self.assertEqual([path.stat().st_mode & 0o777 for path in (private, public)], [0o600, 0o600])
+        self.assertEqual(public.read_bytes(), done.stdout)
+        text = done.stdout.decode()
+        self.assertTrue(text.startswith("new._domainkey\tIN\tTXT\t( \"v=DKIM1; k="))
+        self.assertTrue(all(len(string) <= 255 for string in re.findall(r'"([^"]*)"', text)))
+        keys.openssl("pkey", "-in", private, "-noout")
+        signed = run("dkim-sign", "-d", "example.com", "-s", "new", "-k", private, file(messages.plain())).stdout
+        results = outside.dkimpy_verify(signed, {"new._domainkey.example.com": self.record(text)})
+        self.assertEqual(results, {"new": "pass"})
+
+    def test_tags(self):
+        text = self.make("-t", "-S", "-r", "-h", "sha256", "-a").stdout.decode()
+        self.assertTrue(text.startswith("new._domainkey.example.com.\t"))
+        self.assertTrue(self.record(text).startswith("v=DKIM1; k=rsa; h=sha256; s=email; t=y:s; p="))
+
+    def test_nothing_is_written_over(self):
+        (self.folder / "new.txt").write_text("mine")
+        done = self.make()
+        self.assertEqual(done.returncode, 73, done.stderr)
+        self.assertFalse((self.folder / "new.private").exists())
+        self.assertEqual((self.folder / "new.txt").read_text(), "mine")
+
+    def test_usage(self):
+        for wrong in (["--frobnicate"], ["-b", "1024"], ["-h", "sha1"], ["--type", "dsa"], ["-s", "a/b"]):
+            self.assertEqual(self.make(*wrong).returncode, 64, wrong)
 
 
 class Memory(rig.TestCase):

@@ -4,10 +4,11 @@ program reports.
 The modules beside this one are the outside world of a milter, each on loopback and in a folder of its own:
 `postfix` and `sendmail` (private, throw-away MTAs), `hop` (the next hop, which keeps what it gets octet for octet),
 `smtp` (a client that sends what it is told to), `dns` (key records, and trouble on demand), `milter` (the daemon),
-`wire` (the MTA's side of the milter protocol), `messages`, `keys` and `outside` (other people's DKIM).
+`wire` (the MTA's side of the milter protocol), `token` (PKCS#11 tokens), `messages`, `keys` and `outside` (other
+people's DKIM).
 
-Programs under test are target/release/dkim-milter, dkim-sign and dkim-verify; the environment variables MILTER,
-DKIM_SIGN and DKIM_VERIFY name others, for instance MILTER=/usr/sbin/opendkim to see what a test says of OpenDKIM.
+Programs under test are those in target/release; the environment variables MILTER, DKIM_SIGN, DKIM_VERIFY, DKIM_TESTKEY
+and DKIM_GENKEY name others, for instance MILTER=/usr/sbin/opendkim to see what a test says of OpenDKIM.
 With KEEP=1 in the environment the folders below /tmp are left.
 
 Python is Debian's /usr/bin/python3, because its packages python3-dkim and python3-nacl are used. Postfix starts as
@@ -16,11 +17,13 @@ root, so the tests do.
 import atexit, os, pathlib, random, shutil, signal, socket, sys, tempfile, time, unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Folders that are there.
+made = []
 
 
 def program(name):
-    """The path of dkim-milter, dkim-sign or dkim-verify; ends the test program with a sentence if it is not built."""
-    variable = {"dkim-milter": "MILTER", "dkim-sign": "DKIM_SIGN", "dkim-verify": "DKIM_VERIFY"}[name]
+    """The path of dkim-milter, a tool or milter-load; ends the test program with a sentence if it is not built."""
+    variable = "MILTER" if name == "dkim-milter" else name.upper().replace("-", "_")
     path = os.environ.get(variable) or str(ROOT / "target/release" / name)
     if not os.access(path, os.X_OK):
         sys.exit(f"{path} is not there: run `make build`, or set {variable}")
@@ -31,9 +34,18 @@ def folder(name):
     """A new folder that every user may enter (Postfix's user must reach queue and sockets), removed at the end."""
     path = pathlib.Path(tempfile.mkdtemp(prefix=f"dkim-{name}-"))
     path.chmod(0o755)
-    if not os.environ.get("KEEP"):
-        atexit.register(shutil.rmtree, path, ignore_errors=True)
+    if not made:
+        atexit.register(remove_folders)
+    made.append(path)
     return path
+
+
+def remove_folders():
+    """Removes the folders that were made so far, unless they are to be kept."""
+    while made:
+        path = made.pop()
+        if not os.environ.get("KEEP"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def free_port():

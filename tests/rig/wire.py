@@ -146,7 +146,8 @@ class Conversation:
         self.close()
 
     def message(self, raw, chunk=CHUNK, **envelope):
-        """A whole message: the final answer's letter, and the message as it goes on."""
+        """A whole message: the final answer's letter, and the message as it goes on. The answer and the edits stay in
+        `final` and `edits`."""
         fields, body = split(raw)
         try:
             self.envelope(**envelope)
@@ -155,6 +156,7 @@ class Conversation:
             edits, final = self.end()
         except Refused as early:
             edits, final = [], early.answer
+        self.final, self.edits = final, edits
         self.abort()
         blank = b"\r\n\r\n" in raw or raw.startswith(b"\r\n")
         return final[0], applied(edits, fields, body, self.steps & LEADING_SPACE, blank)
