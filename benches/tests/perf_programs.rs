@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -72,6 +73,146 @@ fn every_engine_mix_and_key_gives_good_signatures_and_verdicts() {
             assert!(outcome["cpu_seconds"].as_f64().unwrap() > 0.0);
             assert_eq!(outcome["failed"], 0, "{line}");
         }
+    }
+}
+
+#[test]
+fn a_token_signs_verifies_and_digests_and_is_told_of() {
+    let token = SoftHsm::new("rsa2048.pem");
+    let kept = ["-m", "4096", "-b", "relaxed"];
+    for (program, more, engine, digest) in [
+        (SIGN, &[][..], "pkcs11 SoftHSM v2, isolated", "software"),
+        (
+            SIGN,
+            &["--pkcs11-in-process", "--threads", "3"],
+            "pkcs11 SoftHSM v2, in process",
+            "software",
+        ),
+        (
+            SIGN,
+            &["--digest", "token", "-h", "simple", "-b", "simple"],
+            "pkcs11 SoftHSM v2, isolated",
+            "token",
+        ),
+        (
+            SIGN,
+            &["--digest", "token", "--pkcs11-in-process", "-m", "200000"],
+            "pkcs11 SoftHSM v2, in process",
+            "token",
+        ),
+        (VERIFY, &[], "pkcs11 SoftHSM v2, in process", "software"),
+        (
+            VERIFY,
+            &["--per-message-key", "--threads", "2"],
+            "pkcs11 SoftHSM v2, in process",
+            "software",
+        ),
+        (
+            VERIFY,
+            &["--pkcs11-in-process", "--stages"],
+            "pkcs11 SoftHSM v2, in process",
+            "software",
+        ),
+    ] {
+        let output = token.run(program, &[&kept, more, &["--json"]].concat());
+        let outcome: Value = serde_json::from_str(&stdout(&output))
+            .unwrap_or_else(|error| panic!("{more:?}: {error}: {output:?}"));
+        assert_eq!(output.status.code(), Some(0), "{more:?}");
+        assert_eq!(outcome["engine"], engine, "{more:?}");
+        assert_eq!(outcome["digest"], digest, "{more:?}");
+        assert_eq!(outcome["failed"], 0);
+        assert_eq!(outcome["key_bits"], 2048);
+        assert!(outcome["messages"].as_u64().unwrap() > 0);
+        assert_eq!(outcome["token"]["manufacturer"], "SoftHSM project");
+        assert_eq!(outcome["token"]["mechanism"], "CKM_RSA_PKCS");
+        assert!(
+            outcome["versions"]["engine"]
+                .as_str()
+                .unwrap()
+                .contains("2.")
+        );
+        let latency = &outcome["latency"];
+        assert!(latency["p50_us"].as_f64().unwrap() <= latency["p99_us"].as_f64().unwrap());
+        // RSA is in the CPU time, whichever process it was in.
+        let is_isolated = engine.ends_with("isolated");
+        assert!(!is_isolated || outcome["module_cpu_seconds"].as_f64().unwrap() > 0.0);
+        assert!(program == VERIFY || outcome["cpu_us_per_message"].as_f64().unwrap() > 100.0);
+    }
+}
+
+#[test]
+fn a_token_that_cannot_be_used_says_why_and_nothing_is_measured() {
+    let token = SoftHsm::new("ed25519.pem");
+    let output = token.run(SIGN, &["-s", "rsa-sha256"]);
+    assert_eq!(output.status.code(), Some(65), "{output:?}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("this key makes ed25519-sha256"), "{error}");
+    fs::remove_dir_all(token.folder.path().join("tokens")).unwrap();
+    fs::create_dir(token.folder.path().join("tokens")).unwrap();
+    for program in [SIGN, VERIFY] {
+        let output = token.run(program, &[]);
+        assert_eq!(output.status.code(), Some(69), "{output:?}");
+        assert_eq!(output.stdout, b"");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("no token matches pkcs11:token=t"), "{error}");
+    }
+}
+
+/// A token with one key, by the tools of Debian's package softhsm2.
+struct SoftHsm {
+    folder: tempfile::TempDir,
+}
+
+impl SoftHsm {
+    fn new(key: &str) -> Self {
+        let token = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        let path = |name: &str| token.folder.path().join(name);
+        fs::create_dir(path("tokens")).unwrap();
+        let configuration = format!("directories.tokendir = {}\n", path("tokens").display());
+        fs::write(path("softhsm2.conf"), configuration).unwrap();
+        fs::write(path("pin"), "4711\n").unwrap();
+        fs::set_permissions(path("pin"), fs::Permissions::from_mode(0o600)).unwrap();
+        let key = format!("{KEYS}/{key}");
+        for words in [
+            &[
+                "--init-token",
+                "--free",
+                "--label",
+                "t",
+                "--so-pin",
+                "12345678",
+                "--pin",
+                "4711",
+            ][..],
+            &[
+                "--import", &key, "--token", "t", "--label", "k", "--id", "01", "--pin", "4711",
+            ],
+        ] {
+            let output = token.command("softhsm2-util").args(words).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
+        token
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        let pin = self.folder.path().join("pin");
+        self.command(program)
+            .args(["--engine", "pkcs11:token=t;object=k"])
+            .args(["--pkcs11-module", "/usr/lib/softhsm/libsofthsm2.so"])
+            .arg("--pkcs11-pin-file")
+            .arg(pin)
+            .args(SHORT)
+            .args(arguments)
+            .output()
+            .unwrap()
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("SOFTHSM2_CONF", self.folder.path().join("softhsm2.conf"));
+        command
     }
 }
 
@@ -194,10 +335,11 @@ fn what_cannot_be_done_is_told_by_exit_codes() {
     for (arguments, code, reason) in [
         (&["-s", "rsa-sha1"][..], 64, "RFC 8301"),
         (
-            &["--engine", "pkcs11:token=x"],
+            &["--engine", "openssl"],
             64,
-            "possible values: aws-lc, rustcrypto",
+            "possible values: aws-lc, rustcrypto, pkcs11:URI",
         ),
+        (&["--engine", "pkcs11:token=x"], 64, "by --pkcs11-module"),
         (
             &["--key", "/no/such/key"],
             66,

@@ -1,8 +1,9 @@
 //! Why nothing could be measured, in the sentences that the person at the terminal reads.
 
-use crate::exit::{EX_DATAERR, EX_IOERR, EX_NOINPUT};
+use crate::exit::{EX_DATAERR, EX_IOERR, EX_NOINPUT, EX_UNAVAILABLE};
 use dkim_core::engine::{EngineError, PrivateKeyError};
 use dkim_core::signature::algorithm_name;
+use pkcs11_engine::Fault;
 use std::io;
 use std::path::PathBuf;
 
@@ -41,6 +42,12 @@ pub(super) enum PerfError {
     /// The engine does not take the key.
     #[error("the key cannot be used: {0}")]
     Engine(#[from] EngineError),
+    /// The token, or its key, cannot be used.
+    #[error(transparent)]
+    Token(#[from] Fault),
+    /// What a token needs to be used.
+    #[error("no thread can be started: {0}")]
+    Threads(io::Error),
     /// The mbox.
     #[error("{}: cannot be read: {source}", path.display())]
     Mbox {
@@ -78,6 +85,7 @@ impl PerfError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::KeyFile { .. } | Self::Mbox { .. } => EX_NOINPUT,
+            Self::Token(_) | Self::Threads(_) => EX_UNAVAILABLE,
             Self::Output(_) => EX_IOERR,
             Self::Key { .. }
             | Self::KeyType { .. }

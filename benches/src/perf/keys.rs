@@ -12,15 +12,16 @@ use dkim_core::engine::{Engine, KeyType, PrivateKey, PublicKey, SigningKey, sign
 use dkim_core::signature::algorithm_name;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// A key, in the forms that are needed.
 #[derive(Debug)]
 pub(super) struct Key {
-    /// The private key as PEM, for parsing it anew.
-    pub pem: Zeroizing<String>,
+    /// The private key as PEM, for parsing it anew; `None` of a key that is in a token.
+    pub pem: Option<Zeroizing<String>>,
     /// The same, ready.
-    pub ready: Box<dyn SigningKey>,
+    pub ready: Arc<dyn SigningKey>,
     /// The text of the key record.
     pub record: String,
 }
@@ -45,9 +46,9 @@ impl Key {
             None => signing_key(&key)?,
         };
         Ok(Self {
-            pem: key.to_pkcs8_pem(),
+            pem: Some(key.to_pkcs8_pem()),
             record: record(ready.public_key()),
-            ready,
+            ready: ready.into(),
         })
     }
 
@@ -113,7 +114,8 @@ fn make(key_type: KeyType, bits: Option<u32>) -> Result<PrivateKey, PerfError> {
 /// A private RSA key of 1024 bits, made for tests.
 const RSA_1024_PEM: &[u8] = include_bytes!("../../../dkim-core/tests/data/keys/rsa1024.pem");
 
-fn record(key: &PublicKey) -> String {
+/// The text of the key record for `key`.
+pub(super) fn record(key: &PublicKey) -> String {
     let kind = match key.key_type() {
         KeyType::Rsa => "rsa",
         KeyType::Ed25519 => "ed25519",

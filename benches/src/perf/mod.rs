@@ -7,6 +7,7 @@
 
 mod error;
 mod keys;
+pub mod latency;
 mod mbox;
 mod messages;
 mod options;
@@ -15,21 +16,23 @@ mod progress;
 mod report;
 mod run;
 mod stages;
+mod token;
 mod work;
 
 use crate::exit::{EX_FAILED, of_clap, print};
 use crate::machine::{Machine, peak_rss};
 use crate::versions::Versions;
-use dkim_core::engine::engines;
+use dkim_core::engine::{Engine, default_engine, engines};
 use error::PerfError;
 use keys::Key;
 use messages::Messages;
-use options::Options;
-use outcome::{Format, Outcome};
+use options::{DigestBy, EngineChoice, Options};
+use outcome::{Format, Outcome, TokenUsed};
 use progress::Progress;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 use std::time::Duration;
+use token::InToken;
 use work::{Signing, Verifying, Work};
 
 /// What is measured.
@@ -51,8 +54,12 @@ impl Task {
     }
 }
 
-/// The program for `task`, with the command line of this process.
+/// The program for `task`, with the command line of this process. Or the process that has a token's module, if this one
+/// was started to be that.
 pub fn main(task: Task) -> ExitCode {
+    if let Some(code) = pkcs11_engine::run_if_asked() {
+        return code;
+    }
     let options = match Options::from_command_line(task, std::env::args_os()) {
         Ok(options) => options,
         Err(error) => return of_clap(&error),
@@ -89,18 +96,40 @@ fn json(outcome: &Outcome) -> Result<String, PerfError> {
 
 /// Makes key and messages ready, measures, and gathers what there is to say.
 fn measure(options: &Options) -> Result<Outcome, PerfError> {
-    let engine = options.engine;
     let preparing = Progress::new("preparing key and messages", Duration::ZERO);
-    // Whoever verifies may be unable to sign, with RSA keys of 1024 bits for one.
-    let signer = (options.task == Task::Sign).then_some(engine);
-    let key = Key::get(&options.key, options.key_type, signer)?;
+    let in_token = match &options.engine {
+        EngineChoice::BuiltIn(_) => None,
+        EngineChoice::Token(choice) => {
+            let does_more = options.task == Task::Verify || options.digest == DigestBy::Token;
+            Some(InToken::open(choice, does_more)?)
+        }
+    };
+    let token_engine = in_token.as_ref().and_then(InToken::engine);
+    let engine: &dyn Engine = match (&options.engine, &token_engine) {
+        (EngineChoice::BuiltIn(engine), _) => *engine,
+        (EngineChoice::Token(_), Some(engine)) => engine,
+        // It signs, which is for the key to do.
+        (EngineChoice::Token(_), None) => default_engine(),
+    };
+    let key = match &in_token {
+        Some(token) => token.key(options.key_type)?,
+        None => {
+            // Whoever verifies may be unable to sign, with RSA keys of 1024 bits for one.
+            let signer = (options.task == Task::Sign).then_some(engine);
+            Key::get(&options.key, options.key_type, signer)?
+        }
+    };
     let mut messages = Messages::of(&options.mix)?;
-    let signing = Signing::new(
+    let mut signing = Signing::new(
         engine,
         &key,
         options.canonicalization,
         options.task == Task::Sign && options.per_message_key,
     );
+    if options.digest == DigestBy::Token {
+        let token = in_token.as_ref();
+        signing.digest = token.and_then(|token| token.digest(options.canonicalization.body));
+    }
     let mut canonicalization = options.canonicalization.to_string();
     let work = match options.task {
         Task::Sign => Work::Sign(signing),
@@ -139,16 +168,35 @@ fn measure(options: &Options) -> Result<Outcome, PerfError> {
     }
 
     let wall = window.wall.as_secs_f64();
-    let cpu = window.cpu.as_secs_f64();
+    let process_cpu = window.process_cpu.as_secs_f64();
+    let module_cpu = window.children_cpu.map(|cpu| cpu.as_secs_f64());
+    // A token's signatures are made by threads, or a process, of their own.
+    let cpu = match &in_token {
+        Some(_) => process_cpu + module_cpu.unwrap_or(0.0),
+        None => window.cpu.as_secs_f64(),
+    };
+    let token = in_token
+        .as_ref()
+        .map(|token| token.used(options.task == Task::Sign));
+    let mut versions = Versions::of(engine.name());
+    if let Some(token) = &token {
+        versions.engine.clone_from(&token.library);
+        if options.digest == DigestBy::Token {
+            versions.digest.clone_from(&token.library);
+        }
+    }
     let worked_on = (window.messages + window.failures.count) as f64;
     let mut outcome = Outcome {
         format: Format::V1,
         task: options.task,
         label: options.label.clone(),
         machine: Machine::read(),
-        versions: Versions::of(engine.name()),
-        engine: engine.name().to_owned(),
-        digest: "software".to_owned(),
+        versions,
+        engine: token
+            .as_ref()
+            .map_or_else(|| engine.name().to_owned(), TokenUsed::engine),
+        token,
+        digest: options.digest.as_str().to_owned(),
         canonicalization,
         algorithm: key.algorithm().to_owned(),
         key_bits: key.bits(),
@@ -160,7 +208,9 @@ fn measure(options: &Options) -> Result<Outcome, PerfError> {
         warmup_seconds: options.warmup.as_secs_f64(),
         wall_seconds: wall,
         cpu_seconds: cpu,
-        process_cpu_seconds: window.process_cpu.as_secs_f64(),
+        process_cpu_seconds: process_cpu,
+        module_cpu_seconds: module_cpu,
+        latency: window.latencies.percentiles(),
         messages: window.messages,
         octets: window.octets,
         messages_per_second: window.rate,
@@ -173,5 +223,11 @@ fn measure(options: &Options) -> Result<Outcome, PerfError> {
         failures: Vec::new(),
     };
     outcome.set_failures(window.failures, |index| messages.name(index));
+    // What is kept of keys on the token goes first.
+    drop((work, checkers));
+    drop(token_engine);
+    if let Some(token) = in_token {
+        token.close()?;
+    }
     Ok(outcome)
 }

@@ -3,11 +3,15 @@
 //! `-h` is the header's canonicalization, as in libopendkim's programs, so that help is `--help` only.
 
 use super::Task;
+use super::token::TokenChoice;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser};
 use dkim_core::canonicalization::{Algorithm, Canonicalization};
 use dkim_core::engine::{Engine, KeyType, default_engine, engine_by_name, engines};
+use pkcs11_engine::pin::PinSource;
+use pkcs11_engine::uri::Uri;
+use pkcs11_engine::{Reference, ReferenceError};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
@@ -29,7 +33,9 @@ pub(super) struct Options {
     /// How long the same is done before the window.
     pub warmup: Duration,
     /// Who signs or checks.
-    pub engine: &'static dyn Engine,
+    pub engine: EngineChoice,
+    /// Who computes the digest of the body.
+    pub digest: DigestBy,
     /// `a=` if it was asked for.
     pub key_type: Option<KeyType>,
     /// Where the key comes from.
@@ -44,6 +50,34 @@ pub(super) struct Options {
     pub label: Option<String>,
     /// JSON instead of text.
     pub json: bool,
+}
+
+/// Who signs or checks.
+#[derive(Clone, Debug)]
+pub(super) enum EngineChoice {
+    /// An engine that is built in.
+    BuiltIn(&'static dyn Engine),
+    /// A token, with the key in it.
+    Token(Box<TokenChoice>),
+}
+
+/// Who computes the digest of the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DigestBy {
+    /// We.
+    Software,
+    /// The token.
+    Token,
+}
+
+impl DigestBy {
+    /// As it is called in options and output.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Software => "software",
+            Self::Token => "token",
+        }
+    }
 }
 
 /// Which messages are worked on.
@@ -144,6 +178,7 @@ Exit codes:
   64  the command line makes no sense
   65  a key or an mbox is no good
   66  a key or an mbox cannot be read
+  69  a token cannot be used
   74  writing failed";
 
 #[derive(Debug, Args)]
@@ -172,9 +207,26 @@ struct CommonArguments {
     #[arg(long, value_name = "SECONDS", default_value = "0.5", allow_negative_numbers = true, value_parser = parse_seconds)]
     warmup: Duration,
 
-    /// Who signs or checks [default: the first one]
-    #[arg(long, value_name = "NAME", value_parser = engine_parser())]
-    engine: Option<&'static dyn Engine>,
+    /// Who signs or checks: aws-lc, rustcrypto, or pkcs11:URI, which names a private key in a token (RFC 7512)
+    /// [default: the first one]
+    #[arg(long, value_name = "NAME|pkcs11:URI", value_parser = EngineParser)]
+    engine: Option<EngineArgument>,
+
+    /// Module of the token, if its URI does not say
+    #[arg(long, value_name = "FILE")]
+    pkcs11_module: Option<PathBuf>,
+
+    /// File with the token's PIN, if its URI does not say
+    #[arg(long, value_name = "FILE")]
+    pkcs11_pin_file: Option<PathBuf>,
+
+    /// Load the module in this process; what verifies on a token, or digests, does so in any case
+    #[arg(long)]
+    pkcs11_in_process: bool,
+
+    /// Sessions of the token, and threads that sign by it [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pkcs11_sessions: Option<u8>,
 
     /// File with the private key: PEM, DER, or the base64 of an Ed25519 seed
     #[arg(long, value_name = "FILE", conflicts_with = "key_bits")]
@@ -194,12 +246,13 @@ struct CommonArguments {
     #[arg(long, value_name = "small|large|mbox:FILE", value_parser = MixParser, hide_possible_values = true)]
     mix: Option<Mix>,
 
-    /// Who computes SHA-256
-    #[arg(long, value_name = "WHO", default_value = "software", value_parser = digest_parser(), hide_possible_values = true)]
-    digest: String,
+    /// Who computes SHA-256 of the body: software, or the token that signs
+    #[arg(long, value_name = "software|token", default_value = "software", value_parser = digest_parser(), hide_possible_values = true)]
+    digest: DigestBy,
 
     /// Parse the key (signing) or the key record (verifying) for each message, as libopendkim does. Signing so includes
-    /// the proof that an engine wants of each key: one signature more, and its check
+    /// the proof that an engine wants of each key: one signature more, and its check. A token that verifies then gets
+    /// the public key for each message anew
     #[arg(long)]
     per_message_key: bool,
 
@@ -230,6 +283,41 @@ fn options(
     let mix = arguments.mix.unwrap_or(Mix::Size(arguments.size));
     let is_mbox = matches!(mix, Mix::Mbox(_));
     let mut conflict = |sentence: &str| Err(command.error(ErrorKind::ArgumentConflict, sentence));
+    let has_token = matches!(arguments.engine, Some(EngineArgument::Token(_)));
+    if has_token {
+        if arguments.key.is_some() || arguments.key_bits.is_some() {
+            return conflict(
+                "with --engine pkcs11:URI the key is the token's; --key and --key-bits are for others",
+            );
+        }
+        if task == Task::Sign && arguments.per_message_key {
+            return conflict(
+                "--per-message-key is for keys that can be parsed; one in a token cannot",
+            );
+        }
+        if task == Task::Sign && arguments.stages {
+            return conflict(
+                "--stages is CPU time of one thread, which a token's signatures are not made on; verifying has them",
+            );
+        }
+    } else if arguments.pkcs11_module.is_some()
+        || arguments.pkcs11_pin_file.is_some()
+        || arguments.pkcs11_in_process
+        || arguments.pkcs11_sessions.is_some()
+    {
+        return conflict("--pkcs11-... options are for --engine pkcs11:URI");
+    }
+    match (arguments.digest, task) {
+        (DigestBy::Token, _) if !has_token => {
+            return conflict("--digest token needs a token: --engine pkcs11:URI");
+        }
+        (DigestBy::Token, Task::Verify) => {
+            return conflict(
+                "--digest token is for t-signperf: our verifier takes no body hash from outside. It would cost the same",
+            );
+        }
+        _ => {}
+    }
     if arguments.algorithm == Some(KeyType::Ed25519) && arguments.key_bits.is_some() {
         return conflict("--key-bits is for RSA keys; those of ed25519-sha256 have one size");
     }
@@ -238,11 +326,33 @@ fn options(
             "--sign-first is for --mix mbox:FILE; all other messages are signed anyway",
         );
     }
-    if task == Task::Verify && is_mbox && !sign_first && arguments.key.is_none() {
+    if task == Task::Verify && is_mbox && !sign_first && arguments.key.is_none() && !has_token {
         return conflict(
             "--mix mbox:FILE needs the key that signed its messages (--key FILE), or --sign-first",
         );
     }
+    let engine = match arguments.engine {
+        None => EngineChoice::BuiltIn(default_engine()),
+        Some(EngineArgument::BuiltIn(engine)) => EngineChoice::BuiltIn(engine),
+        Some(EngineArgument::Token(uri)) => {
+            let pin = arguments.pkcs11_pin_file.map(PinSource::File);
+            let module = arguments.pkcs11_module.as_deref();
+            let reference = Reference::new(*uri, module, pin.as_ref(), false).map_err(|error| {
+                let sentence = match error {
+                    // Its own names the daemon's options.
+                    ReferenceError::NoModule => NO_MODULE.to_owned(),
+                    ReferenceError::PinValue => PIN_VALUE.to_owned(),
+                    error => error.to_string(),
+                };
+                command.error(ErrorKind::ValueValidation, sentence)
+            })?;
+            EngineChoice::Token(Box::new(TokenChoice {
+                reference,
+                in_process: arguments.pkcs11_in_process,
+                sessions: arguments.pkcs11_sessions.map_or(4, usize::from),
+            }))
+        }
+    };
     Ok(Options {
         task,
         canonicalization: Canonicalization {
@@ -253,7 +363,8 @@ fn options(
         sign_first,
         window: arguments.window,
         warmup: arguments.warmup,
-        engine: arguments.engine.unwrap_or(default_engine()),
+        engine,
+        digest: arguments.digest,
         key_type: arguments.algorithm,
         key: match arguments.key {
             Some(path) => KeySource::File(path),
@@ -268,6 +379,11 @@ fn options(
         json: arguments.json,
     })
 }
+
+const NO_MODULE: &str =
+    "which module has the token? Say so by --pkcs11-module, or by module-path in the URI";
+
+const PIN_VALUE: &str = "pin-value puts the PIN into the open: name a file by --pkcs11-pin-file, or by pin-source in the URI";
 
 fn canonicalization_parser() -> impl TypedValueParser<Value = Algorithm> {
     PossibleValuesParser::new(["simple", "relaxed"]).try_map(|name| {
@@ -288,9 +404,48 @@ fn algorithm_parser() -> impl TypedValueParser<Value = KeyType> {
     })
 }
 
-fn engine_parser() -> impl TypedValueParser<Value = &'static dyn Engine> {
-    PossibleValuesParser::new(engines().iter().map(|engine| engine.name()))
-        .try_map(|name| engine_by_name(&name).ok_or("engine is not built in"))
+/// What `--engine` says.
+#[derive(Clone, Debug)]
+enum EngineArgument {
+    BuiltIn(&'static dyn Engine),
+    Token(Box<Uri>),
+}
+
+/// The name of an engine, or a URI, which need not be Unicode.
+#[derive(Clone)]
+struct EngineParser;
+
+impl TypedValueParser for EngineParser {
+    type Value = EngineArgument;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<EngineArgument, clap::Error> {
+        use std::os::unix::ffi::OsStrExt;
+        if Uri::is_meant(value.as_bytes()) {
+            return match Uri::parse(value.as_bytes()) {
+                Ok(uri) => Ok(EngineArgument::Token(Box::new(uri))),
+                // Not with the value: there may be a PIN in it.
+                Err(error) => Err(command.clone().error(
+                    ErrorKind::ValueValidation,
+                    format!("the URI of --engine: {error}"),
+                )),
+            };
+        }
+        let names = engines().iter().map(|engine| engine.name());
+        let name = PossibleValuesParser::new(names.chain(["pkcs11:URI"]))
+            .parse_ref(command, argument, value)?;
+        match engine_by_name(&name) {
+            Some(engine) => Ok(EngineArgument::BuiltIn(engine)),
+            None => Err(command.clone().error(
+                ErrorKind::ValueValidation,
+                "--engine pkcs11:URI wants the URI of a private key in a token",
+            )),
+        }
+    }
 }
 
 fn key_bits_parser() -> impl TypedValueParser<Value = u32> {
@@ -298,10 +453,10 @@ fn key_bits_parser() -> impl TypedValueParser<Value = u32> {
         .try_map(|bits| bits.parse().map_err(|_| "not a number of bits"))
 }
 
-fn digest_parser() -> impl TypedValueParser<Value = String> {
-    PossibleValuesParser::new(["software", "token"]).try_map(|name| match name.as_str() {
-        "software" => Ok(name),
-        _ => Err("no engine here has a token that could compute digests"),
+fn digest_parser() -> impl TypedValueParser<Value = DigestBy> {
+    PossibleValuesParser::new(["software", "token"]).map(|name| match name.as_str() {
+        "token" => DigestBy::Token,
+        _ => DigestBy::Software,
     })
 }
 
@@ -424,13 +579,33 @@ mod tests {
             ("-b relaxd", "'relaxed'"),
             (
                 "--engine aws-lcc",
-                "[possible values: aws-lc, rustcrypto]\n\n  tip: a similar value exists: 'aws-lc'",
+                "[possible values: aws-lc, rustcrypto, pkcs11:URI]\n\n  tip: a similar value exists: 'aws-lc'",
+            ),
+            ("--engine pkcs11:URI", "the URI of --engine"),
+            ("--engine pkcs11:token=x", "which module has the token"),
+            (
+                "--engine pkcs11:token=x?pin-value=1234 --pkcs11-module /m",
+                "pin-value puts the PIN into the open",
             ),
             (
-                "--engine pkcs11:token=x",
-                "[possible values: aws-lc, rustcrypto]",
+                "--engine pkcs11:token=x --pkcs11-module /m --key k",
+                "the key is the token's",
             ),
-            ("--digest token", "no engine here has a token"),
+            (
+                "--engine pkcs11:token=x --pkcs11-module /m --key-bits 2048",
+                "the key is the token's",
+            ),
+            ("--pkcs11-in-process", "are for --engine pkcs11:URI"),
+            (
+                "--engine aws-lc --pkcs11-sessions 2",
+                "are for --engine pkcs11:URI",
+            ),
+            (
+                "--engine pkcs11:token=x --pkcs11-module /m --pkcs11-sessions 0",
+                "1..=64",
+            ),
+            ("--digest token", "needs a token"),
+            ("--digest tokn", "'token'"),
             ("--mix smal", "'small'"),
             ("--mix mbox:", "mbox:FILE"),
             ("-m 1", "from 2 to"),
@@ -448,7 +623,17 @@ mod tests {
             for task in [Task::Sign, Task::Verify] {
                 let error = parse(task, line).unwrap_err();
                 assert!(error.contains(reason), "{line}: {error}");
+                assert!(!error.contains("1234"), "{line}: {error}");
             }
+        }
+        let token = "--engine pkcs11:token=x --pkcs11-module /m";
+        for (task, option, reason) in [
+            (Task::Sign, "--per-message-key", "one in a token cannot"),
+            (Task::Sign, "--stages", "verifying has them"),
+            (Task::Verify, "--digest token", "is for t-signperf"),
+        ] {
+            let error = parse(task, &format!("{token} {option}")).unwrap_err();
+            assert!(error.contains(reason), "{option}: {error}");
         }
         for (line, reason) in [
             ("--mix mbox:x", "--sign-first"),
@@ -459,6 +644,25 @@ mod tests {
         }
         assert!(parse(Task::Sign, "--mix mbox:x").is_ok());
         assert!(parse(Task::Sign, "--mix mbox:x --sign-first").is_err());
+    }
+
+    #[test]
+    fn a_token_is_named_by_its_uri_and_opened_by_options() {
+        let line = "--engine pkcs11:token=x;object=k --pkcs11-module /m --pkcs11-pin-file /p --digest token";
+        let options = parse(Task::Sign, line).unwrap();
+        assert_eq!(options.digest, DigestBy::Token);
+        let EngineChoice::Token(token) = options.engine else {
+            panic!("{:?}", options.engine);
+        };
+        assert_eq!(token.reference.module, PathBuf::from("/m"));
+        assert_eq!(token.reference.pin, Some(PinSource::File("/p".into())));
+        assert_eq!((token.in_process, token.sessions), (false, 4));
+        let line = "--engine pkcs11:object=k?module-path=/n --pkcs11-in-process --pkcs11-sessions 2 --mix mbox:x";
+        let EngineChoice::Token(token) = parse(Task::Verify, line).unwrap().engine else {
+            panic!("no token");
+        };
+        assert_eq!(token.reference.module, PathBuf::from("/n"));
+        assert_eq!((token.in_process, token.sessions), (true, 2));
     }
 
     #[test]

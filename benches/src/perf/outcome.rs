@@ -1,6 +1,7 @@
 //! What a run says, as data: printed as JSON by `--json`, and read back by `bench report`.
 
 use super::Task;
+use super::latency::Latency;
 use super::run::Failures;
 use super::stages::Stages;
 use crate::machine::Machine;
@@ -20,8 +21,11 @@ pub struct Outcome {
     pub machine: Machine,
     /// Versions of what did the work.
     pub versions: Versions,
-    /// The engine's name.
+    /// The engine's name, with the token's model and where its module was.
     pub engine: String,
+    /// The token, if there was one.
+    #[serde(default)]
+    pub token: Option<TokenUsed>,
     /// Who computed SHA-256.
     pub digest: String,
     /// `c=`: header, then body; `as signed` where the messages brought their signatures.
@@ -44,10 +48,16 @@ pub struct Outcome {
     pub warmup_seconds: f64,
     /// Seconds by a monotonic clock until the last thread was done.
     pub wall_seconds: f64,
-    /// CPU time of the working threads.
+    /// CPU time of the working threads; with a token, of all threads and of the process that has its module.
     pub cpu_seconds: f64,
     /// CPU time of the whole process meanwhile.
     pub process_cpu_seconds: f64,
+    /// CPU time of the process that has the token's module, if that is another.
+    #[serde(default)]
+    pub module_cpu_seconds: Option<f64>,
+    /// How long single messages took.
+    #[serde(default)]
+    pub latency: Option<Latency>,
     /// Messages that were good.
     pub messages: u64,
     /// Octets of all messages worked on.
@@ -68,6 +78,36 @@ pub struct Outcome {
     pub failed: u64,
     /// Why, for the first few messages.
     pub failures: Vec<Failure>,
+}
+
+/// A token, and how it was used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenUsed {
+    /// The module's path.
+    pub module: String,
+    /// What the module says of itself, with its version.
+    pub library: String,
+    /// The token's model.
+    pub model: String,
+    /// Who made the token.
+    pub manufacturer: String,
+    /// The mechanism that signs.
+    pub mechanism: String,
+    /// Whether the module was in this process.
+    pub in_process: bool,
+    /// How many sessions there were to sign.
+    pub sessions: Option<usize>,
+}
+
+impl TokenUsed {
+    /// What the engine is called: `pkcs11 SoftHSM v2, isolated`.
+    pub fn engine(&self) -> String {
+        let place = match self.in_process {
+            true => "in process",
+            false => "isolated",
+        };
+        format!("pkcs11 {}, {place}", self.model)
+    }
 }
 
 /// The shape of the data; another number when it changes.
@@ -128,6 +168,7 @@ pub(crate) mod tests {
                 rustc: "rustc 1.95.0".into(),
             },
             engine: "aws-lc".into(),
+            token: None,
             digest: "software".into(),
             canonicalization: "relaxed/simple".into(),
             algorithm: "rsa-sha256".into(),
@@ -141,6 +182,8 @@ pub(crate) mod tests {
             wall_seconds: 5.0,
             cpu_seconds: 4.0,
             process_cpu_seconds: 4.125,
+            module_cpu_seconds: None,
+            latency: None,
             messages: 8000,
             octets: 16_000_000,
             messages_per_second: 1600.0,

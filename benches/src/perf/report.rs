@@ -64,11 +64,15 @@ fn lines(outcome: &Outcome) -> Vec<(&'static str, String)> {
         (
             "CPU time",
             format!(
-                "{:.1} us per message; {:.0} messages per CPU second; the process took {:.2} s of CPU in {:.2} s",
+                "{:.1} us per message; {:.0} messages per CPU second; the process took {:.2} s of CPU in {:.2} s{}",
                 outcome.cpu_us_per_message,
                 outcome.messages_per_cpu_second,
                 outcome.process_cpu_seconds,
-                outcome.wall_seconds
+                outcome.wall_seconds,
+                match outcome.module_cpu_seconds {
+                    Some(seconds) => format!(", and that of the module {seconds:.2} s"),
+                    None => String::new(),
+                }
             ),
         ),
         (
@@ -82,8 +86,14 @@ fn lines(outcome: &Outcome) -> Vec<(&'static str, String)> {
         (
             "engine",
             format!(
-                "{} ({}); digest in {} ({})",
-                outcome.engine, versions.engine, outcome.digest, versions.digest
+                "{} ({}); digest {} ({})",
+                outcome.engine,
+                versions.engine,
+                match outcome.digest.as_str() {
+                    "token" => "of the body on the token, the header's in software",
+                    _ => "in software",
+                },
+                versions.digest
             ),
         ),
         (
@@ -93,6 +103,30 @@ fn lines(outcome: &Outcome) -> Vec<(&'static str, String)> {
         ("CPU", format!("{}, {}", machine.cpu, machine.clock())),
         ("cores", format!("{threads} on {cores}; {}", machine.kernel)),
     ];
+    if let Some(token) = &outcome.token {
+        lines.push((
+            "token",
+            format!(
+                "{} by {}; {} in {}{}; {}",
+                token.model,
+                token.manufacturer,
+                token.module,
+                match token.in_process {
+                    true => "this process",
+                    false => "a process of its own",
+                },
+                match token.sessions {
+                    Some(sessions) => format!(", {sessions} sessions"),
+                    None => String::new(),
+                },
+                token.mechanism
+            ),
+        ));
+    }
+    if let Some(latency) = &outcome.latency {
+        let (p50, p99) = (latency.p50_us, latency.p99_us);
+        lines.push(("latency", format!("p50 {p50:.0} us, p99 {p99:.0} us")));
+    }
     if let Some(label) = &outcome.label {
         lines.push(("label", label.clone()));
     }

@@ -3,10 +3,12 @@
 //! Clocks are monotonic and CPU time is that of the working threads. What is checked inside the window costs a
 //! comparison of octets; what needs an engine to be checked is kept and checked afterwards.
 
+use super::latency::Latencies;
 use super::mbox::Buffer;
 use super::messages::Messages;
 use super::progress::Progress;
 use super::work::{Verifying, Work, with_field};
+use crate::load::process::Watched;
 use crate::rounds::{process_cpu_time, thread_cpu_time};
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, mpsc};
@@ -27,6 +29,10 @@ pub(super) struct Window {
     pub cpu: Duration,
     /// CPU time of the whole process meanwhile.
     pub process_cpu: Duration,
+    /// CPU time meanwhile of the processes that this one has started, if there are any.
+    pub children_cpu: Option<Duration>,
+    /// How long single messages took.
+    pub latencies: Latencies,
     /// How many different messages were worked on.
     pub distinct: usize,
     /// What was not good.
@@ -74,7 +80,7 @@ pub(super) fn run(
     checkers: &[Verifying<'_>],
 ) -> Window {
     let gate = RwLock::new(());
-    let (workers, process_cpu) = std::thread::scope(|scope| {
+    let (workers, process_cpu, children_cpu) = std::thread::scope(|scope| {
         // Nobody panics while holding the gate, so that a poisoned one is as good.
         let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
         let (warming, all_warm) = mpsc::channel::<()>();
@@ -96,6 +102,7 @@ pub(super) fn run(
         drop(warming);
         // Ends when the last of them is warm, or has panicked; nothing is ever sent.
         let _ = all_warm.recv();
+        let children = Children::watch();
         let before = process_cpu_time();
         drop(closed);
         let progress = Progress::new("working", window);
@@ -111,11 +118,13 @@ pub(super) fn run(
                     .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })
             .collect();
-        (workers, process_cpu_time() - before)
+        let children_cpu = children.and_then(|children| children.cpu_since());
+        (workers, process_cpu_time() - before, children_cpu)
     });
 
     let mut result = Window {
         process_cpu,
+        children_cpu,
         ..Window::default()
     };
     let mut firsts = Firsts::new();
@@ -126,6 +135,7 @@ pub(super) fn run(
         result.cpu += count.cpu;
         result.messages += count.messages;
         result.octets += count.octets;
+        result.latencies.add_all(&count.latencies);
         result.rate += count.messages as f64 / count.wall.as_secs_f64();
         result.failures.add_all(count.failures);
         (0..seen.len()).for_each(|index| seen[index] |= worker.seen[index]);
@@ -134,6 +144,30 @@ pub(super) fn run(
     result.distinct = seen.iter().filter(|seen| **seen).count();
     verify_firsts(&firsts, messages, checkers, &mut result);
     result
+}
+
+/// The processes that this one has started: who holds a token's module.
+struct Children {
+    watched: Watched,
+    before: Duration,
+}
+
+impl Children {
+    /// `None` if there are none.
+    fn watch() -> Option<Self> {
+        let watched = Watched::new(std::process::id().cast_signed())?;
+        if watched.processes() < 2 {
+            return None;
+        }
+        let before = watched.cpu_time()?.saturating_sub(process_cpu_time());
+        Some(Self { watched, before })
+    }
+
+    /// `None` if one has ended.
+    fn cpu_since(&self) -> Option<Duration> {
+        let now = self.watched.cpu_time()?.saturating_sub(process_cpu_time());
+        Some(now.saturating_sub(self.before))
+    }
 }
 
 /// The first field made for each message, and how often it was made again in the window.
@@ -154,6 +188,7 @@ struct Count {
     cpu: Duration,
     messages: u64,
     octets: u64,
+    latencies: Latencies,
     failures: Failures,
 }
 
@@ -175,9 +210,12 @@ impl<'m> Worker<'m> {
         }
         self.seen.fill(false);
         let (start, cpu) = (Instant::now(), thread_cpu_time());
+        let mut before = Duration::ZERO;
         loop {
             self.go(work);
             let wall = start.elapsed();
+            self.count.latencies.add(wall - before);
+            before = wall;
             if wall >= time {
                 self.count.wall = wall;
                 self.count.cpu = thread_cpu_time() - cpu;

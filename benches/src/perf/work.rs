@@ -4,6 +4,7 @@
 //! are parsed once, or for each message if that is asked for.
 
 use super::keys::Key;
+use super::token::TokenDigest;
 use dkim_core::canonicalization::Canonicalization;
 use dkim_core::engine::{Engine, EngineError, PrivateKey, SigningKey};
 use dkim_core::key_record::KeyAnswer;
@@ -39,21 +40,23 @@ impl Work<'_> {
 /// How messages are signed.
 #[derive(Debug)]
 pub(super) struct Signing<'a> {
-    /// Who signs.
-    pub engine: &'static dyn Engine,
+    /// Who makes the key ready if it is parsed for each message.
+    pub engine: &'a dyn Engine,
     /// With which key.
     pub key: &'a Key,
     /// Whether the key is parsed for each message.
     pub per_message_key: bool,
     /// What is asked of the signer.
     pub request: SignRequest,
+    /// The token that hashes the body, if one does.
+    pub digest: Option<TokenDigest>,
 }
 
 impl<'a> Signing<'a> {
     /// Signing as the programs do it: the default fields, and always the same time, so that a message has one signature
     /// and no other.
     pub(super) fn new(
-        engine: &'static dyn Engine,
+        engine: &'a dyn Engine,
         key: &'a Key,
         canonicalization: Canonicalization,
         per_message_key: bool,
@@ -66,6 +69,7 @@ impl<'a> Signing<'a> {
             key,
             per_message_key,
             request,
+            digest: None,
         }
     }
 
@@ -83,13 +87,30 @@ impl<'a> Signing<'a> {
         let header = reader.header();
         let mut signer =
             Signer::new(header, vec![self.request.clone()]).map_err(|error| error.to_string())?;
-        signer.body(body);
-        let pieces = signer.to_sign(header);
-        let piece = pieces.first().ok_or("the signer gave nothing to sign")?;
+        let by_token = match &self.digest {
+            Some(digest) => Some((digest, digest.body_hash(body)?)),
+            None => {
+                signer.body(body);
+                None
+            }
+        };
+        let mut pieces = signer.to_sign(header);
+        let piece = pieces
+            .first_mut()
+            .ok_or("the signer gave nothing to sign")?;
+        if let Some((digest, hash)) = &by_token {
+            digest.put(hash, &mut piece.octets)?;
+        }
         let signature = key.sign(&piece.octets).map_err(|error| error.to_string())?;
-        signer
+        let field = signer
             .field_value(piece.request, &signature)
-            .ok_or_else(|| "the signer gave no field".to_owned())
+            .ok_or("the signer gave no field")?;
+        let Some((digest, hash)) = by_token else {
+            return Ok(field);
+        };
+        let mut field = field.into_bytes();
+        digest.put(&hash, &mut field)?;
+        String::from_utf8(field).map_err(|error| error.to_string())
     }
 
     /// Parses the key anew and makes it ready.
@@ -97,7 +118,9 @@ impl<'a> Signing<'a> {
     /// # Errors
     /// Those of the engine.
     pub(super) fn parse_key(&self) -> Result<Box<dyn SigningKey>, EngineError> {
-        let key = PrivateKey::from_octets(self.key.pem.as_bytes())
+        let pem = self.key.pem.as_ref();
+        let pem = pem.ok_or_else(|| EngineError("a key in a token cannot be parsed".to_owned()))?;
+        let key = PrivateKey::from_octets(pem.as_bytes())
             .map_err(|error| EngineError(error.to_string()))?;
         self.engine.signing_key(&key)
     }
@@ -107,7 +130,7 @@ impl<'a> Signing<'a> {
 #[derive(Debug)]
 pub(super) struct Verifying<'a> {
     /// Who checks.
-    pub engine: &'static dyn Engine,
+    pub engine: &'a dyn Engine,
     /// With whose public half.
     pub key: &'a Key,
     /// The key record, parsed; `None` if it is parsed for each message.
@@ -118,7 +141,7 @@ pub(super) struct Verifying<'a> {
 
 impl<'a> Verifying<'a> {
     /// Verifying as the programs do it: whatever name a signature gives, the record of `key` is there.
-    pub(super) fn new(engine: &'static dyn Engine, key: &'a Key, per_message_key: bool) -> Self {
+    pub(super) fn new(engine: &'a dyn Engine, key: &'a Key, per_message_key: bool) -> Self {
         Self {
             engine,
             key,

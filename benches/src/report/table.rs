@@ -157,10 +157,14 @@ fn machine(outcome: &Outcome) -> String {
 }
 
 fn engine(outcome: &Outcome) -> String {
-    match outcome.per_message_key {
-        false => outcome.engine.clone(),
-        true => format!("{} (key per message)", outcome.engine),
+    let mut name = outcome.engine.clone();
+    if outcome.digest != "software" {
+        name += &format!(" (digest on the {})", outcome.digest);
     }
+    if outcome.per_message_key {
+        name += " (key per message)";
+    }
+    name
 }
 
 fn table(workload: &str, groups: &[Group<'_>], base: Option<&str>, rate: Rate) -> Table {
@@ -385,11 +389,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn keys_parsed_per_message_make_another_row() {
+    fn keys_parsed_per_message_and_digests_by_a_token_make_other_rows() {
         let mut runs = runs();
-        runs[1] = runs[0].clone();
-        runs[1].per_message_key = true;
-        let tables = tables(&runs, None, Rate::Wall).unwrap();
-        assert_eq!(tables[0].rows[1].name(), "old, aws-lc (key per message)");
+        for (digest, per_message_key, name) in [
+            ("software", true, "old, aws-lc (key per message)"),
+            ("token", false, "old, aws-lc (digest on the token)"),
+        ] {
+            runs[1] = runs[0].clone();
+            runs[1].digest = digest.into();
+            runs[1].per_message_key = per_message_key;
+            let tables = tables(&runs, None, Rate::Wall).unwrap();
+            assert_eq!(tables[0].rows[1].name(), name);
+        }
     }
 }
