@@ -61,5 +61,23 @@ impl ResultWord {
 
 /// `token` (RFC 2045 section 5.1): what may stand without quotes.
 fn is_token_octet(octet: u8) -> bool {
-    octet.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&octet)
+    // As a pattern it is looked up by a mask; a search in a string of octets is now and then compiled as one.
+    let is_special = matches!(
+        octet,
+        b'(' | b')'
+            | b'<'
+            | b'>'
+            | b'@'
+            | b','
+            | b';'
+            | b':'
+            | b'\\'
+            | b'"'
+            | b'/'
+            | b'['
+            | b']'
+            | b'?'
+            | b'='
+    );
+    octet.is_ascii_graphic() && !is_special
 }
