@@ -512,6 +512,20 @@ class TestkeyInToken(InToken):
         self.assertIn("/nowhere.so: No such file", done.stdout.decode())
 
 
+class TestkeyKilled(rig.TestCase):
+    def test_what_loads_a_module_that_hangs_goes_with_it(self):
+        pipe = home / "pipe.so"
+        # Opening it waits for a writer, who never comes.
+        os.mkfifo(pipe)
+        with subprocess.Popen([rig.program("dkim-testkey"), "--list", "--pkcs11-module", pipe],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            rig.until(10, lambda: token.helpers(process.pid), lambda: "the process that loads the module")
+            time.sleep(0.5)
+            helpers = token.helpers(process.pid)
+            process.kill()
+        rig.until(5, lambda: not any(os.path.exists(f"/proc/{pid}/exe") for pid in helpers), lambda: f"the end of {helpers}")
+
+
 class Genkey(rig.TestCase):
     def setUp(self):
         self.folder = rig.folder("genkey")

@@ -148,46 +148,6 @@ fn a_process_goes_when_its_program_is_killed() {
     }
 }
 
-#[test]
-fn a_process_goes_when_its_program_is_killed_while_the_module_is_loaded() {
-    let dir = tempfile::tempdir().unwrap();
-    let module = dir.path().join("pipe.so");
-    // Opening it waits for a writer, who never comes.
-    assert!(
-        Command::new("mkfifo")
-            .arg(&module)
-            .status()
-            .unwrap()
-            .success()
-    );
-    let mut child = Command::new(host())
-        .arg(&module)
-        .arg(KEY)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let hosts = || -> Vec<u32> {
-        let numbers = fs::read_dir("/proc").unwrap().flatten();
-        let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        numbers
-            .filter(|process| is_child(*process, child.id()))
-            .collect()
-    };
-    wait_until("that the module is loaded", Duration::from_secs(5), || {
-        !hosts().is_empty()
-    });
-    std::thread::sleep(Duration::from_millis(300));
-    let hosts = hosts();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    wait_until("that it is gone", Duration::from_secs(3), || {
-        hosts
-            .iter()
-            .all(|host| !Path::new(&format!("/proc/{host}")).exists() || is_zombie(*host))
-    });
-}
-
 fn status(process: u32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
