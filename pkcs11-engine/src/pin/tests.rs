@@ -1,3 +1,5 @@
+//! What is taken for a PIN and for its source, and that no PIN is shown; right values by hand, and by sha256sum(1).
+
 use super::*;
 use proptest::prelude::*;
 use std::fs;

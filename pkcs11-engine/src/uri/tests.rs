@@ -1,3 +1,6 @@
+//! URIs as operators write them: what is read, matched and written, what is refused and in which words; in the forms of
+//! RFC 7512 section 3, and by properties.
+
 use super::*;
 use crate::pin::{PinFault, PinSourceError};
 use proptest::prelude::*;
