@@ -31,3 +31,16 @@ pub use types::{
     Selection, Service, SignerSource, Signing, SingleKey, TokenOptions, UserId, Verifying,
 };
 pub use values::ValueFault;
+
+use std::path::PathBuf;
+
+/// Where the configuration is looked for if nobody names it, the second being OpenDKIM's.
+pub const CONFIGURATION_FILES: [&str; 2] = ["/etc/dkim-milter.conf", "/etc/opendkim.conf"];
+
+/// The first of [`CONFIGURATION_FILES`] that there is.
+pub fn default_configuration() -> Option<PathBuf> {
+    CONFIGURATION_FILES
+        .iter()
+        .map(PathBuf::from)
+        .find(|path| path.exists())
+}

@@ -21,7 +21,7 @@ use super::{
     FileOptions, Listener, LoadError, Loaded, Options, Patience, Source, Stop, background,
     privileges, run, service_manager,
 };
-use crate::config::{Config, Overrides, Service};
+use crate::config::{CONFIGURATION_FILES, Config, Overrides, Service, default_configuration};
 use crate::log::{DEVICE, Destination, Log};
 use crate::shown::{cause, one_line};
 
@@ -98,17 +98,11 @@ const CANTCREAT: u8 = 73;
 const NOPERM: u8 = 77;
 const CONFIG: u8 = 78;
 
-/// Where the configuration is looked for, the second being OpenDKIM's.
-const CONFIGURATION_FILES: [&str; 2] = ["/etc/dkim-milter.conf", "/etc/opendkim.conf"];
-
 /// The file that was asked for, or the first there is; as it is found from anywhere.
 fn configuration_file(arguments: &Arguments) -> Option<PathBuf> {
     match &arguments.config {
         Some(path) => Some(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
-        None => CONFIGURATION_FILES
-            .iter()
-            .map(PathBuf::from)
-            .find(|path| path.exists()),
+        None => default_configuration(),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     EX_CONFIG, EX_IOERR, EX_NOINPUT, EX_OK, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, Failure,
     OutputError, say,
 };
-use crate::config::{Config, Overrides};
+use crate::config::{CONFIGURATION_FILES, Config, Overrides, default_configuration};
 use crate::record_check::{RecordCheck, kind_and_size, record};
 use crate::shown::{cause, one_line};
 use crate::tables::{is_host_name, is_selector, to_host_name};
@@ -245,11 +245,7 @@ fn check_configuration(
 fn configuration(path: Option<&Path>) -> Result<(PathBuf, Config), TestkeyError> {
     let path = match path {
         Some(path) => path.to_owned(),
-        None => CONFIGURATION_FILES
-            .iter()
-            .map(PathBuf::from)
-            .find(|path| path.exists())
-            .ok_or(TestkeyError::NoConfiguration)?,
+        None => default_configuration().ok_or(TestkeyError::NoConfiguration)?,
     };
     match Config::load(Some(&path), &Overrides::default()) {
         Ok((config, _)) => Ok((path, config)),
@@ -401,9 +397,6 @@ fn selector(text: &str) -> Result<String, String> {
         Err("no selector: labels of letters, digits, - and _, with dots between".to_owned())
     }
 }
-
-/// Where the configuration is looked for, as the daemon does.
-const CONFIGURATION_FILES: [&str; 2] = ["/etc/dkim-milter.conf", "/etc/opendkim.conf"];
 
 /// How many names are asked for at once.
 const AT_ONCE: usize = 64;
