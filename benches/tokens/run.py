@@ -23,6 +23,8 @@ sys.path.insert(0, str(ROOT / "benches"))
 from side_by_side import machine, medians, say, write
 
 SOFTHSM = "/usr/lib/softhsm/libsofthsm2.so"
+# What hands NSS its parameters; the engine's tests need it, too.
+SHIM = HERE.parent.parent / "pkcs11-engine/tests/acceptance/nss-with-parameters.c"
 SOFTOKN = ("/usr/lib/x86_64-linux-gnu/libsoftokn3.so", "/usr/lib/aarch64-linux-gnu/libsoftokn3.so", "/usr/lib64/libsoftokn3.so")
 PIN = "4711"
 KEYS = ("rsa-2048", "rsa-4096", "ed25519")
@@ -66,7 +68,7 @@ class Tokens:
 
     def __init__(self, folder):
         self.folder, self.modules = folder, {}
-        self.env = os.environ | {"SOFTHSM2_CONF": str(folder / "softhsm2.conf"), "NSS_LIB_PARAMS":
+        self.env = os.environ | {"SOFTHSM2_CONF": str(folder / "softhsm2.conf"), "NSS_PARAMETERS":
                                  f"configDir='sql:{folder}/nss' certPrefix='' keyPrefix='' secmod='secmod.db' flags=readOnly"}
         self.command("openssl", "genpkey", "-quiet", "-algorithm", "ED25519", "-out", self.key("ed25519"))
         for bits in (2048, 4096):
@@ -99,8 +101,8 @@ class Tokens:
             return
         module, base = self.folder / "softokn.so", f"sql:{self.folder}/nss"
         (self.folder / "nss").mkdir()
-        self.command("cc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f'-DMODULE="{library}"', "-o", module,
-                     HERE / "softokn.c")
+        self.env["NSS_MODULE"] = library
+        self.command("cc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", module, SHIM)
         self.command("certutil", "-N", "-d", base, "--empty-password")
         for name in KEYS[:2]:
             certificate, both = self.folder / f"{name}.crt", self.folder / f"{name}.p12"
