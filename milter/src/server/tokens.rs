@@ -88,7 +88,9 @@ impl DaemonTokens {
         if let Some(tokens) = tokens
             && !tokens.shut_down(within)
         {
-            tracing::warn!("a PKCS#11 module did not end in time; it was left as it was");
+            tracing::warn!(
+                "a PKCS#11 module did not end as it should, or not in time; nothing waits for it any more"
+            );
         }
     }
 
