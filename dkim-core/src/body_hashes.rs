@@ -6,17 +6,19 @@
 use crate::canonicalization::{Algorithm, BodyCanonicalizer};
 use sha2::{Digest, Sha256};
 
-/// Hashes in the making.
+/// Hashes in the making: a stream for each canonicalization that is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct BodyHashes {
-    streams: Vec<Stream>,
+    simple: Option<Stream>,
+    relaxed: Option<Stream>,
 }
 
 /// Which hash of a [`BodyHashes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HashId {
-    stream: usize,
-    hash: usize,
+    algorithm: Algorithm,
+    /// Which of the wishes for a part of the body; none for all of it.
+    part: Option<usize>,
 }
 
 /// A finished hash.
@@ -28,24 +30,25 @@ pub(crate) struct BodyHash {
     pub(crate) body_octets: u64,
 }
 
+/// One canonical body, its hash, and what that is on its way.
 #[derive(Debug)]
 struct Stream {
-    algorithm: Algorithm,
     canonicalizer: BodyCanonicalizer,
     hashes: Hashes,
 }
 
-/// One hash of a canonical body, and what it is on its way.
 #[derive(Debug, Default)]
 struct Hashes {
     octets: u64,
     hasher: Sha256,
-    wishes: Vec<Wish>,
+    /// Whether the hash of all octets is wanted, so that none may be left out.
+    whole: bool,
+    parts: Vec<Part>,
 }
 
 /// The hash of the first `limit` octets, once there are so many.
 #[derive(Debug)]
-struct Wish {
+struct Part {
     limit: u64,
     digest: Option<[u8; 32]>,
 }
@@ -53,35 +56,23 @@ struct Wish {
 impl BodyHashes {
     /// The hash of a body in canonical form, or of its first `limit` octets; made only once for the same wish.
     pub(crate) fn add(&mut self, algorithm: Algorithm, limit: Option<u64>) -> HashId {
-        let limit = limit.unwrap_or(u64::MAX);
-        let stream = match self.streams.iter().position(|s| s.algorithm == algorithm) {
-            Some(stream) => stream,
-            None => {
-                self.streams.push(Stream {
-                    algorithm,
-                    canonicalizer: BodyCanonicalizer::new(algorithm),
-                    hashes: Hashes::default(),
-                });
-                self.streams.len() - 1
-            }
+        let stream = match algorithm {
+            Algorithm::Simple => &mut self.simple,
+            Algorithm::Relaxed => &mut self.relaxed,
         };
-        let wishes = &mut self.streams[stream].hashes.wishes;
-        let hash = match wishes.iter().position(|wish| wish.limit == limit) {
-            Some(hash) => hash,
-            None => {
-                wishes.push(Wish {
-                    limit,
-                    digest: None,
-                });
-                wishes.len() - 1
-            }
-        };
-        HashId { stream, hash }
+        let stream = stream.get_or_insert_with(|| Stream {
+            canonicalizer: BodyCanonicalizer::new(algorithm),
+            hashes: Hashes::default(),
+        });
+        HashId {
+            algorithm,
+            part: stream.hashes.add(limit),
+        }
     }
 
     /// Takes the next octets of the body.
     pub(crate) fn update(&mut self, chunk: &[u8]) {
-        for stream in &mut self.streams {
+        for stream in [&mut self.simple, &mut self.relaxed].into_iter().flatten() {
             let hashes = &mut stream.hashes;
             stream
                 .canonicalizer
@@ -91,57 +82,108 @@ impl BodyHashes {
 
     /// Ends the body.
     pub(crate) fn finish(self) -> FinishedHashes {
-        let streams = self.streams.into_iter().map(|stream| {
-            let mut hashes = stream.hashes;
-            stream
-                .canonicalizer
-                .finish(&mut |piece| hashes.update(piece));
-            let whole = hashes.hasher.finalize().into();
-            let finished = hashes.wishes.into_iter().map(|wish| BodyHash {
-                digest: wish.digest.unwrap_or(whole),
-                body_octets: hashes.octets,
-            });
-            finished.collect()
-        });
-        FinishedHashes(streams.collect())
+        FinishedHashes {
+            simple: self.simple.map(Stream::finish),
+            relaxed: self.relaxed.map(Stream::finish),
+        }
     }
 }
 
 /// All hashes of a message.
 #[derive(Debug)]
-pub(crate) struct FinishedHashes(Vec<Vec<BodyHash>>);
+pub(crate) struct FinishedHashes {
+    simple: Option<Finished>,
+    relaxed: Option<Finished>,
+}
+
+/// Those of one canonical body.
+#[derive(Debug)]
+struct Finished {
+    whole: BodyHash,
+    parts: Vec<Part>,
+}
 
 impl FinishedHashes {
     /// The hash that [`BodyHashes::add`] promised.
     pub(crate) fn get(&self, id: HashId) -> BodyHash {
-        self.0[id.stream][id.hash]
+        let finished = match id.algorithm {
+            Algorithm::Simple => &self.simple,
+            Algorithm::Relaxed => &self.relaxed,
+        };
+        let Some(finished) = finished else {
+            unreachable!("who promised this hash has a stream for it");
+        };
+        let part = id.part.and_then(|part| finished.parts[part].digest);
+        BodyHash {
+            // A body that is shorter than the part is all of it.
+            digest: part.unwrap_or(finished.whole.digest),
+            ..finished.whole
+        }
+    }
+}
+
+impl Stream {
+    fn finish(self) -> Finished {
+        let mut hashes = self.hashes;
+        self.canonicalizer.finish(&mut |piece| hashes.update(piece));
+        Finished {
+            whole: BodyHash {
+                digest: hashes.hasher.finalize().into(),
+                body_octets: hashes.octets,
+            },
+            parts: hashes.parts,
+        }
     }
 }
 
 impl Hashes {
+    fn add(&mut self, limit: Option<u64>) -> Option<usize> {
+        let Some(limit) = limit else {
+            self.whole = true;
+            return None;
+        };
+        let known = self.parts.iter().position(|part| part.limit == limit);
+        Some(known.unwrap_or_else(|| {
+            self.parts.push(Part {
+                limit,
+                digest: None,
+            });
+            self.parts.len() - 1
+        }))
+    }
+
     fn update(&mut self, piece: &[u8]) {
-        let mut rest = piece;
+        if self.parts.is_empty() {
+            self.hasher.update(piece);
+        } else {
+            self.update_parts(piece);
+        }
+        self.octets += piece.len() as u64;
+    }
+
+    fn update_parts(&mut self, piece: &[u8]) {
+        let (mut rest, mut octets) = (piece, self.octets);
         while let Some(limit) = self.next_limit() {
-            let room = usize::try_from(limit - self.octets).unwrap_or(usize::MAX);
+            let room = usize::try_from(limit - octets).unwrap_or(usize::MAX);
             if rest.len() <= room {
-                self.hasher.update(rest);
                 break;
             }
             let (head, tail) = rest.split_at(room);
             self.hasher.update(head);
-            self.octets = limit;
-            rest = tail;
+            (rest, octets) = (tail, limit);
             let digest = self.hasher.clone().finalize().into();
-            let reached = self.wishes.iter_mut().filter(|wish| wish.limit == limit);
-            reached.for_each(|wish| wish.digest = Some(digest));
+            let reached = self.parts.iter_mut().filter(|part| part.limit == limit);
+            reached.for_each(|part| part.digest = Some(digest));
         }
-        self.octets += rest.len() as u64;
+        if self.whole || self.next_limit().is_some() {
+            self.hasher.update(rest);
+        }
     }
 
-    /// The least number of octets that is wanted and was not passed; none if no more need be hashed.
+    /// The least number of octets that is wanted and was not passed.
     fn next_limit(&self) -> Option<u64> {
-        let open = self.wishes.iter().filter(|wish| wish.digest.is_none());
-        open.map(|wish| wish.limit).min()
+        let open = self.parts.iter().filter(|part| part.digest.is_none());
+        open.map(|part| part.limit).min()
     }
 }
 

@@ -64,11 +64,21 @@ impl Canonicalization {
         };
         Some(Self { header, body })
     }
+
+    /// The value of `c=` that says so, both algorithms named.
+    pub fn as_str(self) -> &'static str {
+        match (self.header, self.body) {
+            (Algorithm::Simple, Algorithm::Simple) => "simple/simple",
+            (Algorithm::Simple, Algorithm::Relaxed) => "simple/relaxed",
+            (Algorithm::Relaxed, Algorithm::Simple) => "relaxed/simple",
+            (Algorithm::Relaxed, Algorithm::Relaxed) => "relaxed/relaxed",
+        }
+    }
 }
 
 impl std::fmt::Display for Canonicalization {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.header.as_str(), self.body.as_str())
+        f.write_str(self.as_str())
     }
 }
 

@@ -46,7 +46,7 @@ impl SignatureTemplate<'_> {
         let mut line = Folder::after(FIELD_NAME.len() + 1);
         line.tag("v", "1");
         line.tag("a", algorithm_name(self.key_type));
-        line.tag("c", &self.canonicalization.to_string());
+        line.tag("c", self.canonicalization.as_str());
         line.tag("d", self.domain);
         line.tag("s", self.selector);
         if let Some(identity) = self.identity {
@@ -71,16 +71,15 @@ impl SignatureTemplate<'_> {
     }
 
     /// The whole value: `unsigned`, as [`to_value`](Self::to_value) gave it, with `signature` behind its `b=`.
-    pub fn with_signature(mut unsigned: String, signature: &[u8]) -> String {
+    pub fn with_signature(unsigned: &str, signature: &[u8]) -> String {
+        let mut value = String::with_capacity(unsigned.len() + 2 * signature.len());
+        value.push_str(unsigned);
         let column = unsigned
             .rfind('\n')
             .map_or(FIELD_NAME.len() + 1 + unsigned.len(), |lf| {
                 unsigned.len() - lf - 1
             });
-        let mut line = Folder {
-            value: std::mem::take(&mut unsigned),
-            column,
-        };
+        let mut line = Folder { value, column };
         line.base64(signature);
         line.value
     }
@@ -219,7 +218,7 @@ mod tests {
     fn the_field_as_it_looks() {
         let names = ["From", "To", "Subject", "Date", "Message-ID", "From"];
         let unsigned = template(&names, "sel", None).to_value();
-        let value = SignatureTemplate::with_signature(unsigned.clone(), &[0xfb; 64]);
+        let value = SignatureTemplate::with_signature(&unsigned, &[0xfb; 64]);
         assert!(value.starts_with(&unsigned));
         assert_eq!(
             format!("DKIM-Signature:{value}"),
@@ -241,7 +240,7 @@ mod tests {
             let names: Vec<String> = std::iter::once("From".to_owned()).chain(names).collect();
             let spelled: Vec<&str> = names.iter().map(String::as_str).collect();
             let identity = Identity { local_part: local_part.clone().into_bytes(), domain: "x.example.com".into() };
-            let value = SignatureTemplate::with_signature(template(&spelled, &selector, Some(&identity)).to_value(), &signature);
+            let value = SignatureTemplate::with_signature(&template(&spelled, &selector, Some(&identity)).to_value(), &signature);
             for line in format!("DKIM-Signature:{value}").split("\r\n") {
                 prop_assert!(line.len() <= LINE || !line.trim_start().contains(' '), "{line}");
                 prop_assert!(!line.trim().is_empty());

@@ -160,6 +160,7 @@ impl Signer {
                 let template = item.template(&names, &hash.digest, hash.body_octets);
                 let unsigned = template.to_value();
                 field.clear();
+                field.reserve(FIELD_NAME.len() + 1 + unsigned.len());
                 field.extend_from_slice(FIELD_NAME.as_bytes());
                 field.push(b':');
                 field.extend_from_slice(unsigned.as_bytes());
@@ -181,10 +182,7 @@ impl Signer {
     /// The octets in [`ToSign`] were made for exactly this field. Fields go on top of the message.
     pub fn field_value(&self, request: usize, signature: &[u8]) -> Option<String> {
         let item = self.items.get(request)?;
-        Some(SignatureTemplate::with_signature(
-            item.unsigned.clone(),
-            signature,
-        ))
+        Some(SignatureTemplate::with_signature(&item.unsigned, signature))
     }
 }
 
@@ -273,12 +271,13 @@ fn check_request(request: &SignRequest) -> Result<(), SignerError> {
     {
         return Err(SignerError::ExpiresBeforeSigned);
     }
-    let mut names: Vec<&str> = KNOWN_TAGS.to_vec();
-    for (name, value) in &request.extra_tags {
-        if names.contains(&name.as_str()) || !is_tag(name, value) {
+    let tags = &request.extra_tags;
+    for (place, (name, value)) in tags.iter().enumerate() {
+        let is_known = KNOWN_TAGS.contains(&name.as_str())
+            || tags[..place].iter().any(|(earlier, _)| earlier == name);
+        if is_known || !is_tag(name, value) {
             return Err(SignerError::Tag(name.clone()));
         }
-        names.push(name);
     }
     Ok(())
 }

@@ -88,8 +88,10 @@ impl Verifier {
             from_fields: header.named("From").count(),
         };
         let mut well_formed = 0;
-        let signatures = name_hash(FIELD_NAME.as_bytes());
-        for index in header.places_of(signatures, FIELD_NAME.as_bytes()) {
+        let name = FIELD_NAME.as_bytes();
+        let places = || header.places_of(name_hash(name), name);
+        verifier.items.reserve_exact(places().count());
+        for index in places() {
             if let Some(field) = header.get(index) {
                 let item = verifier.read(index, field, now, &mut well_formed);
                 verifier.items.push(item);
