@@ -238,7 +238,11 @@ impl MessageReader {
     pub fn new(max_header: usize) -> Self {
         Self {
             max_header,
-            header: HeaderFields::new(),
+            // Most headers fit.
+            header: HeaderFields {
+                octets: Vec::with_capacity(2048),
+                fields: Vec::with_capacity(24),
+            },
             field: Vec::new(),
             line: Vec::new(),
             lf_is_crlf: None,
@@ -258,15 +262,8 @@ impl MessageReader {
         mut chunk: &[u8],
         mut body: impl FnMut(&[u8]),
     ) -> Result<(), HeaderTooLarge> {
-        while !self.in_body {
-            let Some(at) = memchr::memchr(b'\n', chunk) else {
-                self.line.extend_from_slice(chunk);
-                return self.check_size();
-            };
-            self.line.extend_from_slice(&chunk[..at]);
-            chunk = &chunk[at + 1..];
-            self.check_size()?;
-            self.line_ended();
+        while !self.in_body && !chunk.is_empty() {
+            chunk = self.read_header(chunk)?;
         }
         if self.lf_is_crlf == Some(true) {
             self.body_with_crlf(chunk, &mut body);
@@ -311,6 +308,59 @@ impl MessageReader {
         self.has_mbox_line
     }
 
+    /// Takes as many fields as are whole in what is not empty, or else a line or a part of one; what follows comes back.
+    fn read_header<'c>(&mut self, chunk: &'c [u8]) -> Result<&'c [u8], HeaderTooLarge> {
+        if self.line.is_empty() {
+            if !is_white(chunk[0]) {
+                self.field_ended();
+                self.check_size()?;
+            }
+            if !self.lines_seen && begins_with_crlf_line(chunk) {
+                self.lines_seen = true;
+                self.lf_is_crlf = Some(false);
+            }
+            if self.field.is_empty() && self.lf_is_crlf == Some(false) {
+                let behind = self.take_fields(chunk)?;
+                if behind.len() < chunk.len() {
+                    return Ok(behind);
+                }
+            }
+        }
+        let Some(at) = memchr::memchr(b'\n', chunk) else {
+            self.line.extend_from_slice(chunk);
+            self.check_size()?;
+            return Ok(&[]);
+        };
+        self.line.extend_from_slice(&chunk[..at]);
+        self.check_size()?;
+        self.line_ended();
+        Ok(&chunk[at + 1..])
+    }
+
+    /// Takes the fields that are whole in a chunk of a CRLF message, straight from there, and the empty line behind them.
+    /// A field is whole if what follows it is there and does not continue it.
+    fn take_fields<'c>(&mut self, chunk: &'c [u8]) -> Result<&'c [u8], HeaderTooLarge> {
+        let mut start = 0;
+        for lf in memchr::memchr_iter(b'\n', chunk) {
+            if lf == 0 || chunk[lf - 1] != b'\r' {
+                continue;
+            }
+            if lf - 1 == start {
+                self.in_body = true;
+                return Ok(&chunk[lf + 1..]);
+            }
+            let Some(&next) = chunk.get(lf + 1) else {
+                break;
+            };
+            if !is_white(next) {
+                self.header.push_raw(&chunk[start..lf - 1]);
+                self.check_size()?;
+                start = lf + 1;
+            }
+        }
+        Ok(&chunk[start..])
+    }
+
     /// One line of the header stands in `line`, its LF taken.
     fn line_ended(&mut self) {
         let has_cr = self.line.last() == Some(&b'\r');
@@ -325,21 +375,19 @@ impl MessageReader {
         self.take_line();
     }
 
-    /// What stands in `line` is a whole line.
+    /// What stands in `line` is a whole line; what was read before it is a field only if this continues it.
     fn take_line(&mut self) {
         let is_first = !std::mem::replace(&mut self.lines_seen, true);
         if is_first && is_mbox_line(&self.line) {
             self.has_mbox_line = true;
             self.line.clear();
         } else if self.line.is_empty() {
-            self.field_ended();
             self.in_body = true;
-        } else if matches!(self.line[0], b' ' | b'\t') && !self.field.is_empty() {
+        } else if self.field.is_empty() {
+            std::mem::swap(&mut self.field, &mut self.line);
+        } else {
             self.field.extend_from_slice(b"\r\n");
             self.field.append(&mut self.line);
-        } else {
-            self.field_ended();
-            std::mem::swap(&mut self.field, &mut self.line);
         }
     }
 
@@ -371,7 +419,9 @@ impl MessageReader {
     }
 
     fn check_size(&self) -> Result<(), HeaderTooLarge> {
-        if self.header.octets() + self.field.len() + self.line.len() > self.max_header {
+        // A CR may be of the line's end.
+        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
+        if self.header.octets() + self.field.len() + line.len() > self.max_header {
             Err(HeaderTooLarge {
                 limit: self.max_header,
             })
@@ -379,6 +429,18 @@ impl MessageReader {
             Ok(())
         }
     }
+}
+
+/// Whether the first line is there, ends in CRLF and is no mbox separator.
+fn begins_with_crlf_line(chunk: &[u8]) -> bool {
+    memchr::memchr(b'\n', chunk)
+        .and_then(|lf| chunk[..lf].strip_suffix(b"\r"))
+        .is_some_and(|line| !is_mbox_line(line))
+}
+
+/// Whether a line that begins with `octet` continues the one before.
+fn is_white(octet: u8) -> bool {
+    matches!(octet, b' ' | b'\t')
 }
 
 /// Whether the first line of a file is the separator of an mbox, and no From field with white space before its colon.
@@ -431,6 +493,11 @@ mod tests {
             ),
             (b"From me Mon\nA: 1\n\n", vec![b"A: 1"], b""),
             (b"From me Mon 1:00\nA: 1\n\n", vec![b"A: 1"], b""),
+            (
+                b"From me Mon\r\nA: 1\r\n b\r\nB: 2\r\n\r\n\r\nx\n",
+                vec![b"A: 1\r\n b", b"B: 2"],
+                b"\r\nx\n",
+            ),
             (
                 b"From : a@b\nFrom: c@d\n\n",
                 vec![b"From : a@b", b"From: c@d"],
@@ -520,6 +587,20 @@ mod tests {
         #[test]
         fn chunks_do_not_matter(raw in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b' '), Just(b':'), Just(b'a')], 0..60), chunk in 1usize..8) {
             prop_assert_eq!(read(&raw, chunk), read(&raw, 1000));
+        }
+
+        #[test]
+        fn chunks_do_not_matter_for_the_limit(
+            raw in proptest::collection::vec(prop_oneof![3 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r"), 2 => Just(" "), 4 => Just("A:"), 4 => Just("b")], 0..40),
+            limit in 0usize..60,
+            chunk in 1usize..8,
+        ) {
+            let raw = raw.concat().into_bytes();
+            let is_refused = |chunk: usize| {
+                let mut reader = MessageReader::new(limit);
+                raw.chunks(chunk).any(|part| reader.read(part, |_| ()).is_err())
+            };
+            prop_assert_eq!(is_refused(chunk), is_refused(1000));
         }
     }
 }
