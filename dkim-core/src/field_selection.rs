@@ -21,6 +21,18 @@ impl FieldIndex {
         }
     }
 
+    /// How many fields are called `name`, whose [`name_hash`] is `hash`.
+    pub(crate) fn count(&self, header: &HeaderFields, hash: u32, name: &[u8]) -> usize {
+        let order = |entry: &Entry| {
+            let own_name = || name_from_bottom(header, entry.place());
+            let by_hash = entry.hash().cmp(&hash);
+            by_hash.then_with(|| compare_names(own_name(), name))
+        };
+        let first = self.sorted.partition_point(|entry| order(entry).is_lt());
+        let from_first = self.sorted[first..].iter();
+        from_first.take_while(|entry| order(entry).is_eq()).count()
+    }
+
     /// Appends the fields that `names` stand for, each with its CRLF. No name stands for the field at `own`: that of the
     /// signature itself.
     pub(crate) fn append_selected<'n>(
@@ -50,7 +62,7 @@ impl FieldIndex {
         let hashes = names.iter().map(|name| name_hash(name));
         for wish in sorted(hashes, |place| names[place]) {
             while let [field, behind @ ..] = fields {
-                let index = header.len() - 1 - field.place();
+                let index = index_from_top(header, field.place());
                 let by_name = || {
                     let name = name_from_bottom(header, field.place());
                     compare_names(name, names[wish.place()])
@@ -110,9 +122,13 @@ fn sorted<'n>(hashes: impl Iterator<Item = u32>, name: impl Fn(usize) -> &'n [u8
 }
 
 fn name_from_bottom(header: &HeaderFields, place: usize) -> &[u8] {
-    header
-        .get(header.len() - 1 - place)
-        .map_or(&[], |field| field.name())
+    let field = header.get(index_from_top(header, place));
+    field.map_or(&[], |field| field.name())
+}
+
+/// In another header than the index was made of, there may be no such field: then it is an index that no field has.
+fn index_from_top(header: &HeaderFields, place: usize) -> usize {
+    header.len().wrapping_sub(place + 1)
 }
 
 /// An order of names, letters compared without case; nothing is copied, as names may be long.

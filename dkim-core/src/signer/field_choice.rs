@@ -1,5 +1,6 @@
 //! Which header fields a signer signs (RFC 6376 sections 5.4 and 5.4.1), and the names that `h=` gets for it.
 
+use crate::field_selection::FieldIndex;
 use crate::message::{HeaderFields, name_hash};
 
 /// The fields signed by default where present: those of RFC 6376 section 5.4.1, with those that say how the message is
@@ -114,7 +115,7 @@ impl FieldChoice {
 
     /// The names for `h=`, in the order of the lists.
     pub fn names(&self, header: &HeaderFields) -> Vec<&str> {
-        let places = self.choose(header).into_iter();
+        let places = self.choose(header, &FieldIndex::new(header)).into_iter();
         places.map(|place| self.name(place)).collect()
     }
 
@@ -124,12 +125,12 @@ impl FieldChoice {
     }
 
     /// Where the names for `h=` stand in the lists.
-    pub(super) fn choose(&self, header: &HeaderFields) -> Vec<usize> {
+    pub(super) fn choose(&self, header: &HeaderFields, fields: &FieldIndex) -> Vec<usize> {
         let mut places = Vec::with_capacity(self.names.len() + 2);
         // Seldom is there any, and then no name need be looked at for it.
         let has_long_lines = header.iter().any(|field| has_long_line(field.octets()));
         for (place, wish) in self.names.iter().enumerate() {
-            let present = header.places_of(wish.hash, wish.name.as_bytes()).count();
+            let present = fields.count(header, wish.hash, wish.name.as_bytes());
             if present == 0 && !wish.oversign && wish.listed < 2 {
                 continue;
             }

@@ -85,6 +85,8 @@ pub enum BodyLength {
 #[derive(Debug)]
 pub struct Signer {
     hashes: BodyHashes,
+    /// Of the header.
+    fields: FieldIndex,
     items: Vec<Item>,
 }
 
@@ -119,6 +121,7 @@ impl Signer {
             count => return Err(SignerError::SeveralFrom { count }),
         }
         let mut hashes = BodyHashes::default();
+        let fields = FieldIndex::new(header);
         let items = requests.into_iter().map(|request| {
             check_request(&request)?;
             let limit = match request.body_length {
@@ -126,14 +129,18 @@ impl Signer {
                 BodyLength::Unlimited | BodyLength::Whole => None,
             };
             Ok(Item {
-                fields: request.fields.choose(header),
+                fields: request.fields.choose(header, &fields),
                 body_hash: hashes.add(request.canonicalization.body, limit),
                 unsigned: String::new(),
                 request,
             })
         });
         let items = items.collect::<Result<_, SignerError>>()?;
-        Ok(Self { hashes, items })
+        Ok(Self {
+            hashes,
+            fields,
+            items,
+        })
     }
 
     /// Takes the next octets of the body.
@@ -145,7 +152,7 @@ impl Signer {
     /// [`new`](Self::new).
     pub fn to_sign(&mut self, header: &HeaderFields) -> Vec<ToSign> {
         let hashes = std::mem::take(&mut self.hashes).finish();
-        let fields = FieldIndex::new(header);
+        let fields = &self.fields;
         let mut field = Vec::new();
         let items = self.items.iter_mut().enumerate();
         items
