@@ -5,6 +5,7 @@ pub mod config;
 pub mod dns;
 pub mod keys;
 pub mod log;
+pub mod metrics;
 pub mod policy;
 pub mod protocol;
 mod record_check;

@@ -642,6 +642,10 @@ impl SigningKey for SeenKey {
         &self.public
     }
 
+    fn engine(&self) -> &'static str {
+        "pkcs11"
+    }
+
     /// Waits for the token, at most as long as a signature may take.
     fn sign(&self, octets: &[u8]) -> Result<Vec<u8>, SigningError> {
         let (sender, receiver) = mpsc::channel();

@@ -103,6 +103,10 @@ impl SigningKey for AwsLcSigningKey {
         &self.public
     }
 
+    fn engine(&self) -> &'static str {
+        AwsLc.name()
+    }
+
     fn sign(&self, octets: &[u8]) -> Result<Vec<u8>, SigningError> {
         match &self.pair {
             Pair::Rsa(pair) => {

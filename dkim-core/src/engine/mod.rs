@@ -82,6 +82,11 @@ pub trait SigningKey: Send + Sync + Debug {
     /// Its public half, as it belongs into the key record.
     fn public_key(&self) -> &PublicKey;
 
+    /// Who signs with it, in output: the name of its engine, or of what else has the key.
+    fn engine(&self) -> &'static str {
+        "other"
+    }
+
     /// Signs `octets`: SHA-256, then RSASSA-PKCS1-v1_5 (RFC 8017 section 8.2) or Ed25519 over the digest (RFC 8463
     /// section 3).
     ///

@@ -92,6 +92,10 @@ impl SigningKey for RustCryptoSigningKey {
         &self.public
     }
 
+    fn engine(&self) -> &'static str {
+        RustCrypto.name()
+    }
+
     fn sign(&self, octets: &[u8]) -> Result<Vec<u8>, SigningError> {
         match &self.pair {
             Pair::Rsa(key) => key

@@ -16,10 +16,12 @@ use tokio::time::{Instant, timeout_at};
 
 mod cache;
 mod hickory;
+mod look_ups;
 mod records_file;
 mod resolver;
 
 pub use cache::CacheLimits;
+pub use look_ups::{DnsTrouble, LookUpCounts, LookUps};
 pub use records_file::{Format, LineFault, RecordsFile, RecordsFileError};
 pub use resolver::{
     NameserverError, Resolver, ResolverError, SYSTEM_CONFIGURATION, parse_nameserver,

@@ -12,7 +12,7 @@ use dkim_core::key_record::KeyAnswer;
 
 use super::cache::{Cache, CacheLimits};
 use super::hickory::{Options, Servers, parse_system_configuration};
-use super::{KeySource, LookupFuture, query_name};
+use super::{KeySource, LookUps, LookupFuture, query_name};
 use crate::shown::cause;
 
 /// Where the system says which name servers to ask, resolv.conf(5).
@@ -24,6 +24,7 @@ pub const SYSTEM_CONFIGURATION: &str = "/etc/resolv.conf";
 pub struct Resolver {
     servers: Arc<Servers>,
     cache: Arc<Cache>,
+    look_ups: Arc<LookUps>,
     warning: Option<String>,
 }
 
@@ -60,6 +61,11 @@ impl Resolver {
         })
     }
 
+    /// Counts in `look_ups` from now on.
+    pub fn counting(self, look_ups: Arc<LookUps>) -> Self {
+        Self { look_ups, ..self }
+    }
+
     /// What an operator should be told about the configuration, if anything.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
@@ -77,6 +83,7 @@ impl Resolver {
         Ok(Self {
             servers: Arc::new(Servers::new(servers, options, timeout)?),
             cache: Cache::new(limits),
+            look_ups: Arc::default(),
             warning: None,
         })
     }
@@ -88,10 +95,17 @@ impl KeySource for Resolver {
             let Some(name) = query_name(name) else {
                 return Arc::new(KeyAnswer::NoName);
             };
-            let servers = Arc::clone(&self.servers);
-            self.cache
-                .get(name, |name| async move { servers.ask(&name).await })
-                .await
+            self.look_ups.count_wanted();
+            let ask = |name: String| {
+                let (servers, look_ups) = (Arc::clone(&self.servers), Arc::clone(&self.look_ups));
+                look_ups.count_asked();
+                async move {
+                    let answered = servers.ask(&name).await;
+                    look_ups.count_answer(&answered.answer);
+                    answered
+                }
+            };
+            self.cache.get(name, ask).await
         })
     }
 }

@@ -3,6 +3,7 @@
 //! At the end of the header policy decides once; then the body goes into the hashes it is wanted for, and at its end
 //! the message waits for keys, checks or signatures, within one deadline. Whatever fails, there is an answer.
 
+use super::outcome::{Course, Outcome};
 use super::report;
 use super::signing::{Signing, Wanted};
 use super::step::{Step, Told, temp_fail};
@@ -46,6 +47,7 @@ enum Phase {
     Alone {
         reason: String,
         weight: Weight,
+        course: Course,
     },
     Over,
 }
@@ -203,7 +205,9 @@ impl Message {
                 now,
             ),
             Decision::Verify { unsigned } => self.start_verifying(unsigned, now),
-            Decision::LeaveAlone { reason } => self.leave_alone(reason, Weight::Success, around),
+            Decision::LeaveAlone { reason } => {
+                self.leave_alone(reason, Weight::Success, Course::LeftAlone, around)
+            }
             Decision::CannotSign { reason, on_away } => {
                 let occasion = on_away.map_or(Occasion::InternalError, Occasion::TokenAway);
                 self.refuse_or_leave(occasion, &reason, around)
@@ -245,9 +249,14 @@ impl Message {
                 }
             }
             Phase::Verifying(_) => self.check(around),
-            Phase::Alone { reason, weight } => {
+            Phase::Alone {
+                reason,
+                weight,
+                course,
+            } => {
                 let (line, weight) = (format!("left alone: {reason}"), *weight);
-                self.finish(Answer::Accept, Vec::new(), &line, weight, around)
+                let outcome = Outcome::new(*course, &Answer::Accept);
+                self.finish(Answer::Accept, outcome, Vec::new(), &line, weight, around)
             }
             Phase::Over => Step::tell(Told::Continue),
         }
@@ -385,18 +394,31 @@ impl Message {
         Step {
             answers: vec![Told::Continue],
             work,
-            wake_at: None,
+            ..Step::default()
         }
     }
 
-    fn leave_alone(&mut self, reason: String, weight: Weight, around: Surroundings<'_>) -> Step {
+    fn leave_alone(
+        &mut self,
+        reason: String,
+        weight: Weight,
+        course: Course,
+        around: Surroundings<'_>,
+    ) -> Step {
         if self.forged.is_empty() {
             let line = format!("left alone: {reason}");
             self.log(&line, weight, around);
             self.phase = Phase::Over;
-            return Step::tell(Told::Accept);
+            return Step {
+                outcome: Some(Outcome::new(course, &Answer::Accept)),
+                ..Step::tell(Told::Accept)
+            };
         }
-        self.phase = Phase::Alone { reason, weight };
+        self.phase = Phase::Alone {
+            reason,
+            weight,
+            course,
+        };
         Step::tell(Told::Continue)
     }
 
@@ -448,7 +470,13 @@ impl Message {
         let inserted = values
             .map(|value| (FIELD_NAME, value.into_bytes()))
             .collect();
-        self.finish(Answer::Accept, inserted, &line, weight, around)
+        let course = if signed.made.is_empty() && signed.skipped.is_empty() {
+            Course::Failed
+        } else {
+            Course::Signed
+        };
+        let outcome = Outcome::new(course, &Answer::Accept);
+        self.finish(Answer::Accept, outcome, inserted, &line, weight, around)
     }
 
     fn finish_verifying(&mut self, around: Surroundings<'_>) -> Step {
@@ -488,7 +516,8 @@ impl Message {
             Answer::Accept => Weight::Success,
             _ => Weight::Refusal,
         };
-        self.finish(answer, inserted, &line, weight, around)
+        let outcome = Outcome::verified(&verdicts, &answer);
+        self.finish(answer, outcome, inserted, &line, weight, around)
     }
 
     /// An occasion at the end of the header: refuses at once, or leaves the message alone if that is what is configured.
@@ -496,13 +525,14 @@ impl Message {
         match answer_on(&self.settings.config.actions, occasion, &[], why) {
             Answer::Accept => {
                 let reason = format!("{why} ({})", occasion.option());
-                self.leave_alone(reason, Weight::Warning, around)
+                self.leave_alone(reason, Weight::Warning, Course::Failed, around)
             }
             Answer::Quarantine(_) => {
                 self.spoiled = Some((occasion, why.to_owned()));
                 self.phase = Phase::Alone {
                     reason: why.to_owned(),
                     weight: Weight::Refusal,
+                    course: Course::Failed,
                 };
                 Step::tell(Told::Continue)
             }
@@ -531,12 +561,14 @@ impl Message {
             Answer::Accept => Weight::Warning,
             _ => Weight::Refusal,
         };
-        self.finish(answer, Vec::new(), &line, weight, around)
+        let outcome = Outcome::new(Course::Failed, &answer);
+        self.finish(answer, outcome, Vec::new(), &line, weight, around)
     }
 
     fn finish(
         &mut self,
         answer: Answer,
+        outcome: Outcome,
         inserted: Vec<(&'static str, Vec<u8>)>,
         line: &str,
         weight: Weight,
@@ -573,6 +605,7 @@ impl Message {
         answers.push(last);
         Step {
             answers,
+            outcome: Some(outcome),
             ..Step::default()
         }
     }

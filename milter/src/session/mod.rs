@@ -7,13 +7,16 @@
 mod earlier;
 mod message;
 mod notes;
+mod outcome;
 mod report;
 mod signing;
 mod step;
 #[cfg(test)]
 mod tests;
 
-use crate::policy::is_peer;
+pub use outcome::{Course, Ending, Outcome};
+
+use crate::policy::{Answer, is_peer};
 use crate::protocol::command::{Command, CommandError, Offer, code};
 use crate::protocol::macros::Macros;
 use crate::protocol::negotiation::{Negotiated, negotiate};
@@ -49,6 +52,8 @@ pub struct Actions {
     pub work: Vec<Work>,
     /// When to call [`Session::wake`], in [`Now::monotonic`]; replaces an earlier wish, `None` leaves it.
     pub wake_at: Option<Duration>,
+    /// What the message came to, once that is settled.
+    pub outcome: Option<Outcome>,
     /// The conversation is over.
     pub close: bool,
 }
@@ -258,6 +263,8 @@ impl Session {
             Command::Mail(envelope) => match self.refusal {
                 Some(why) => {
                     self.sequence.message_over();
+                    let refusal = Answer::TempFail("4.3.2", why);
+                    actions.outcome = Some(Outcome::new(Course::Failed, &refusal));
                     self.answer(octet, step::temp_fail("4.3.2", why).reply(), actions);
                 }
                 None => {
@@ -382,6 +389,9 @@ impl Session {
         let step = event(message, around);
         if step.wake_at.is_some() {
             actions.wake_at = step.wake_at;
+        }
+        if step.outcome.is_some() {
+            actions.outcome = step.outcome;
         }
         actions.work.extend(step.work);
         for answer in &step.answers {

@@ -1,6 +1,7 @@
 //! What a message wants of the server: replies with what they say, work, a time to be woken at.
 
 use super::Work;
+use super::outcome::Outcome;
 use crate::protocol::reply::Reply;
 use crate::protocol::reply_code::ReplyCode;
 use std::time::Duration;
@@ -11,6 +12,8 @@ pub(super) struct Step {
     pub(super) answers: Vec<Told>,
     pub(super) work: Vec<Work>,
     pub(super) wake_at: Option<Duration>,
+    /// Once it is over.
+    pub(super) outcome: Option<Outcome>,
 }
 
 impl Step {
