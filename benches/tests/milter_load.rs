@@ -92,6 +92,7 @@ impl Daemon {
         let source = Source {
             path: Some(dir.path().join("conf")),
             overrides: Overrides::default(),
+            look_ups: Arc::default(),
         };
         let runtime = Runtime::new().unwrap();
         let _inside = runtime.enter();
@@ -122,6 +123,7 @@ impl Daemon {
             most_connections: 1000,
             loader: Arc::new(move || source.load()),
             changed: Arc::default(),
+            vitals: Arc::default(),
         };
         let state = Arc::new(ArcSwap::from_pointee(state));
         let reloads = mpsc::channel(1).1;

@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod dns;
+pub mod health;
 pub mod keys;
 pub mod log;
 pub mod metrics;

@@ -11,7 +11,7 @@ Programs under test are those in target/release; the environment variables MILTE
 and DKIM_GENKEY name others, for instance MILTER=/usr/sbin/opendkim to see what a test says of OpenDKIM.
 With KEEP=1 in the environment the folders below /tmp are left.
 
-Python is Debian's /usr/bin/python3, because its packages python3-dkim and python3-nacl are used. Postfix starts as
+Python is Debian's /usr/bin/python3, because its packages python3-dkim, python3-nacl and python3-prometheus-client are used. Postfix starts as
 root, so the tests do.
 """
 import atexit, os, pathlib, random, shutil, signal, socket, sys, tempfile, time, unittest

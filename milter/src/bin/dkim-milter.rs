@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dkim_milter::config::Overrides;
+use dkim_milter::server::Question;
 use dkim_milter::server::daemon::{Arguments, BACKGROUND_FLAG, main as serve};
 
 /// Signs outgoing and verifies incoming mail for Postfix and Sendmail, by DKIM (RFC 6376).
@@ -29,6 +30,12 @@ struct Cli {
     /// Check configuration, tables and keys, print all that is wrong or odd, and exit (78 if anything is wrong)
     #[arg(short = 'n', long)]
     check: bool,
+
+    /// Ask the daemon that runs with this configuration, by its StatusSocket, whether it lives, whether it can sign and
+    /// why not, or what it has counted; 75 if not, 69 if nobody answers, 78 if no StatusSocket is set
+    #[arg(long, value_name = "QUESTION", value_parser = ["live", "ready", "metrics"],
+          conflicts_with_all = ["check", "foreground"])]
+    status: Option<String>,
 
     /// Set an option, over the file; repeatable
     #[arg(long = "set", value_name = "NAME=VALUE")]
@@ -70,6 +77,7 @@ fn main() -> ExitCode {
         },
         foreground: cli.foreground,
         check: cli.check,
+        status: cli.status.as_deref().and_then(Question::named),
         verbose: cli.verbose,
         in_background: cli.in_background,
     })

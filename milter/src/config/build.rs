@@ -12,7 +12,7 @@ use pkcs11_engine::uri::OnAway;
 use super::fields::{ElementFault, FieldSelection, NameList};
 use super::options::{self, Opt};
 use super::settings::{Overrides, Report, Setting, Settings};
-use super::socket::{Families, Host, InetAddress, ListenAddress, Listener, RawAddress};
+use super::socket::{Host, InetAddress, ListenAddress, Listener, RawAddress};
 use super::types::{
     Action, Actions, AuthservId, Config, Dns, Facility, KeyLocation, Logging, Mode, Selection,
     Service, SignerSource, Signing, SingleKey, TokenOptions, Verifying,
@@ -141,6 +141,7 @@ impl Builder {
     fn service(&mut self) -> Service {
         Service {
             listeners: self.listeners(),
+            status: self.status(),
             umask: self.value(&options::UMASK),
             user: self.value(&options::USER_ID),
             pid_file: self.path(&options::PID_FILE),
@@ -160,10 +161,7 @@ impl Builder {
         for Setting { value, origin } in sockets {
             let address = self.complete(value, &origin, anywhere);
             let socket = address.to_string();
-            let is_loopback = match &address {
-                ListenAddress::Unix(_) => true,
-                ListenAddress::Inet(address) => address.host.is_loopback(),
-            };
+            let is_loopback = address.is_of_this_host();
             if let Some(before) = listeners
                 .iter()
                 .find(|listener| listener.address == address)
@@ -191,25 +189,34 @@ impl Builder {
         listeners
     }
 
+    fn status(&mut self) -> Option<Listener> {
+        let Setting { value, origin } = self.setting(&options::STATUS_SOCKET)?;
+        let address = value.of_this_host();
+        if !address.is_of_this_host() {
+            let (origin, socket) = (origin.clone(), address.to_string());
+            self.report
+                .warning(Warning::StatusReachable { origin, socket });
+        }
+        Some(Listener { address, origin })
+    }
+
     /// Gives a port without a host its addresses.
     fn complete(&mut self, raw: RawAddress, origin: &Origin, anywhere: bool) -> ListenAddress {
-        let (port, families) = match raw {
-            RawAddress::Full(address) => return address,
-            RawAddress::Port(port, families) => (port, families),
-        };
-        let host = match families {
-            _ if anywhere => Host::Any(families),
-            Families::V6 => Host::Loopback(Families::V6),
-            _ => Host::Loopback(Families::Both),
-        };
-        let address = ListenAddress::Inet(InetAddress { port, host });
-        if !anywhere {
-            self.report.warning(Warning::LoopbackOnly {
-                origin: origin.clone(),
-                socket: address.to_string(),
-            });
+        match raw {
+            RawAddress::Full(address) => address,
+            RawAddress::Port(port, families) if anywhere => {
+                let host = Host::Any(families);
+                ListenAddress::Inet(InetAddress { port, host })
+            }
+            port => {
+                let address = port.of_this_host();
+                self.report.warning(Warning::LoopbackOnly {
+                    origin: origin.clone(),
+                    socket: address.to_string(),
+                });
+                address
+            }
         }
-        address
     }
 
     fn selection(&mut self) -> Selection {

@@ -270,6 +270,13 @@ pub enum Warning {
         /// The socket.
         socket: String,
     },
+    /// A status socket that others can reach.
+    StatusReachable {
+        /// Where it was set.
+        origin: Origin,
+        /// The socket.
+        socket: String,
+    },
     /// Nothing is signed, although the mode would have it.
     NothingToSignWith,
     /// A domain of mail in a list of hosts.
@@ -326,6 +333,11 @@ impl fmt::Display for Warning {
                 f,
                 "{origin}: Socket: others than this host can reach {socket}, as ListenAnywhere allows; a firewall must keep \
                  them out"
+            ),
+            Self::StatusReachable { origin, socket } => write!(
+                f,
+                "{origin}: StatusSocket: others than this host may reach {socket}, and read names of keys and files and how \
+                 much mail there is; let only who watches the service reach it"
             ),
             Self::NothingToSignWith => f.write_str(
                 "there is nothing to sign with, so mail is only verified: set KeyTable and SigningTable, or Domain, Selector \

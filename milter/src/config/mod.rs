@@ -24,7 +24,7 @@ mod values;
 pub use document::{manual_page, sample};
 pub use error::{ConfigError, Refused, Warning};
 pub use fields::{FieldSelection, SignedFields};
-pub use settings::Overrides;
+pub use settings::{Overrides, status_socket};
 pub use socket::{Families, Host, InetAddress, ListenAddress, Listener};
 pub use types::{
     Action, Actions, AuthservId, Config, Dns, Facility, KeyLocation, Logging, Mode, RecordPolicy,

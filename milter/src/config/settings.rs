@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::grammar::{self, Statement};
-use super::options::{self, INCLUDE, Opt, Preset, SOCKET};
+use super::options::{self, INCLUDE, Opt, Preset, SOCKET, STATUS_SOCKET};
+use super::socket::ListenAddress;
 use super::{ConfigError, Warning};
 use crate::tables::Origin;
 use crate::tables::text_lines::shown;
@@ -17,6 +18,31 @@ pub struct Overrides {
     pub set: Vec<String>,
     /// The arguments of `-p`: sockets, as the values of `Socket`.
     pub sockets: Vec<String>,
+}
+
+/// Where the status is told by the configuration file at `path` with `overrides` over it; nothing else in it need be right.
+///
+/// # Errors
+/// The file cannot be read, or the option not be understood.
+pub fn status_socket(
+    path: Option<&Path>,
+    overrides: &Overrides,
+) -> Result<Option<ListenAddress>, Vec<ConfigError>> {
+    let directory = std::env::current_dir().unwrap_or_default();
+    let mut others = Report::default();
+    let mut settings = Settings::collect(path, overrides, &directory, &mut others);
+    let mut own = Report::default();
+    let setting = settings.take(&STATUS_SOCKET, &mut own);
+    let (mut errors, _) = own.finish();
+    if setting.is_none() && errors.is_empty() {
+        // It may be in a file that could not be read.
+        errors.extend(others.finish_unless_whole());
+    }
+    if errors.is_empty() {
+        Ok(setting.map(|setting| setting.value.of_this_host()))
+    } else {
+        Err(errors)
+    }
 }
 
 /// A value that was set, and where.
@@ -214,6 +240,15 @@ impl Report {
     pub(super) fn missing(&mut self, warning: Warning) {
         if !self.is_partial {
             self.warning(warning);
+        }
+    }
+
+    /// All errors, if a file could not be read to its end.
+    pub(super) fn finish_unless_whole(self) -> Vec<ConfigError> {
+        if self.is_partial {
+            self.finish().0
+        } else {
+            Vec::new()
         }
     }
 

@@ -82,6 +82,34 @@ impl Host {
     }
 }
 
+impl ListenAddress {
+    /// Whether only this host can connect, as far as can be told without looking up names.
+    pub(super) fn is_of_this_host(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Inet(address) => address.host.is_loopback(),
+        }
+    }
+}
+
+impl RawAddress {
+    /// The address, where a port without a host is open to this host only.
+    pub(super) fn of_this_host(self) -> ListenAddress {
+        match self {
+            Self::Full(address) => address,
+            Self::Port(port, families) => {
+                let families = match families {
+                    Families::V6 => Families::V6,
+                    // OpenDKIM's "inet:" is IPv4, but a client may try ::1 first.
+                    Families::V4 | Families::Both => Families::Both,
+                };
+                let host = Host::Loopback(families);
+                ListenAddress::Inet(InetAddress { port, host })
+            }
+        }
+    }
+}
+
 /// The forms of `Socket` and `-p`.
 pub(super) fn parse(text: &str) -> Result<RawAddress, ValueFault> {
     let unix = |path: &str| match path.starts_with('/') {

@@ -75,6 +75,8 @@ pub struct Facility {
 pub struct Service {
     /// `Socket`: where to listen; empty if nothing says so.
     pub listeners: Vec<Listener>,
+    /// `StatusSocket`: where it is told how the service is.
+    pub status: Option<Listener>,
     /// `UMask`: the process' file mode creation mask.
     pub umask: Option<u32>,
     /// `UserID`: whom to become.

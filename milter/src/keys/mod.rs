@@ -213,6 +213,15 @@ impl KeySet {
         };
     }
 
+    /// What is held, one sentence each.
+    pub fn held(&self) -> Vec<String> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let told = |((domain, selector), why): (&(String, String), &String)| {
+            format!("{selector}._domainkey.{domain}: {why}")
+        };
+        held.iter().map(told).collect()
+    }
+
     /// Holds what `before` holds.
     pub fn hold_as(&self, before: &Self) {
         let held = before.held.read().unwrap_or_else(PoisonError::into_inner);

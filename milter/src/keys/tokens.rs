@@ -87,6 +87,27 @@ impl KeysInTokens {
         opened.filter_map(|(name, key)| Some((&self.named.get(name)?.place, key)))
     }
 
+    /// Those that cannot sign now and why, one sentence each, at most `most`; and how many there are.
+    pub fn away(&self, most: usize) -> (Vec<String>, usize) {
+        let (mut told, mut count) = (Vec::new(), 0);
+        let opened = self.opened.get();
+        for (name, named) in &self.named {
+            if named.reference.is_err() {
+                // For ever, and told with keys in files.
+                continue;
+            }
+            let key = opened.and_then(|opened| opened.get(name));
+            if let Some(fault) = key.map_or(Some(Fault::NotYet), |key| key.fault()) {
+                count += 1;
+                if told.len() < most {
+                    told.push(named.error(named.fault(fault)).to_string());
+                }
+            }
+        }
+        told.sort();
+        (told, count)
+    }
+
     /// How many can sign now, and how many cannot.
     pub fn count(&self) -> (usize, usize) {
         let can = self

@@ -255,6 +255,9 @@ impl Connection {
     /// Does the work that the session has handed out, until there is no more.
     async fn work(&mut self) -> ControlFlow<Ending> {
         loop {
+            if let Some(outcome) = self.actions.outcome.take() {
+                self.shared.vitals.metrics.message(&outcome);
+            }
             if let Some(at) = self.actions.wake_at.take() {
                 self.wake_at = Some(self.shared.started + at);
             }
@@ -292,6 +295,7 @@ impl Connection {
                 octets,
                 timeout,
             } => {
+                let engine = key.engine();
                 let (sender, mut receiver) = oneshot::channel();
                 let completion = Completion::new(move |result| {
                     // Nobody is there any more if the connection has ended.
@@ -304,12 +308,15 @@ impl Connection {
                         Ok(result) => result,
                         Err(_) => {
                             self.tasks.spawn(async move {
-                                Answer::Signature(message, index, late(receiver, timeout).await)
+                                let result = late(receiver, timeout).await;
+                                shared.vitals.metrics.signature(engine, result.is_ok());
+                                Answer::Signature(message, index, result)
                             });
                             return ControlFlow::Continue(());
                         }
                     },
                 };
+                shared.vitals.metrics.signature(engine, result.is_ok());
                 survives(session, actions, |session, actions| {
                     session.signed(message, index, result, actions);
                 })

@@ -1,7 +1,7 @@
 //! The server as a program: from its arguments to its exit code.
 //!
-//! In this order: configuration, tables, keys; background; signals; sockets; PID file; privileges dropped; keys in tokens;
-//! the event loop; ready. Tokens are let go last. What is wrong until then is told on standard error and ends it with an exit code of sysexits.h. Afterwards SIGTERM and SIGINT drain (a second one stops at once), SIGHUP and SIGUSR1 reload.
+//! In this order: configuration, tables, keys; background; signals; sockets; PID file; privileges dropped; the status is
+//! told; keys in tokens; the event loop; ready. Tokens are let go last. What is wrong until then is told on standard error and ends it with an exit code of sysexits.h. Afterwards SIGTERM and SIGINT drain (a second one stops at once), SIGHUP and SIGUSR1 reload.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,12 +16,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::reload::counted;
+use super::status_socket::StatusSocket;
 use super::tokens::DaemonTokens;
 use super::{
-    FileOptions, Listener, LoadError, Loaded, Options, Patience, Source, Stop, background,
-    privileges, run, service_manager,
+    FileOptions, Listener, LoadError, Loaded, Options, Patience, Question, Source, State, Stop,
+    Vitals, background, privileges, run, service_manager, status_query,
 };
 use crate::config::{CONFIGURATION_FILES, Config, Overrides, Service, default_configuration};
+use crate::health::Stage;
 use crate::log::{DEVICE, Destination, Log};
 use crate::shown::{cause, one_line};
 
@@ -38,6 +40,8 @@ pub struct Arguments {
     pub foreground: bool,
     /// `-n`: check, and do no more.
     pub check: bool,
+    /// `--status`: ask the daemon that runs, and do no more.
+    pub status: Option<Question>,
     /// `-v`: log debug lines too.
     pub verbose: bool,
     /// This process was started to serve in the background.
@@ -49,9 +53,13 @@ pub fn main(arguments: &Arguments) -> ExitCode {
     let source = Source {
         path: configuration_file(arguments),
         overrides: arguments.overrides.clone(),
+        look_ups: Arc::default(),
     };
     if arguments.check {
         return check(&source);
+    }
+    if let Some(question) = arguments.status {
+        return status_query::ask(&source, question);
     }
     let log = match Log::start() {
         Ok(log) => log,
@@ -220,6 +228,7 @@ fn serve(source: Source, arguments: &Arguments, log: &Log) -> Result<u8, Failure
         Signals::new().map_err(|error| Failure::new(OSERR, error))?
     };
     let listeners = open_listeners(service, &loaded_before)?;
+    let status_listeners = open_status(service, &loaded_before)?;
     let pid_path = service.pid_file.clone();
     let pid_file = pid_path.as_deref().map(PidFile::write).transpose();
     let _pid_file =
@@ -232,6 +241,16 @@ fn serve(source: Source, arguments: &Arguments, log: &Log) -> Result<u8, Failure
     if rustix::process::geteuid().is_root() {
         tracing::warn!("running as root, which is not needed: set UserID to a user of its own");
     }
+    let watched = listeners.iter().filter_map(Listener::watch).collect();
+    let mut vitals = Vitals::new(watched, Arc::clone(&source.look_ups));
+    if !status_listeners.is_empty() {
+        vitals = vitals.asked_for(runtime.handle());
+    }
+    let vitals = Arc::new(vitals);
+    let state = Arc::new(ArcSwap::from_pointee(loaded_before.state));
+    // Before tokens are opened, which may take its time.
+    let _status_socket = StatusSocket::serve(status_listeners, Arc::clone(&vitals), &state)
+        .map_err(|error| Failure::new(OSERR, error))?;
     // Not before: a module belongs to the process and the user that initialise it.
     let changed = Arc::new(Notify::new());
     let on_change = Arc::clone(&changed);
@@ -249,12 +268,13 @@ fn serve(source: Source, arguments: &Arguments, log: &Log) -> Result<u8, Failure
             Ok(loaded)
         }),
         changed,
+        vitals,
     };
     let in_background = arguments.in_background;
     let ended = runtime.block_on(until_stopped(
         signals,
         listeners,
-        loaded_before.state,
+        state,
         options,
         in_background,
     ));
@@ -294,14 +314,7 @@ fn open_listeners(service: &Service, loaded: &Loaded) -> Result<Vec<Listener>, F
     let unavailable = |error| Failure::new(UNAVAILABLE, error);
     let mut listeners = Listener::inherited().map_err(unavailable)?;
     if listeners.is_empty() {
-        let options = FileOptions {
-            umask: service.umask,
-            owner: loaded
-                .run_as
-                .as_ref()
-                .filter(|run_as| !run_as.is_current())
-                .map(|run_as| run_as.owner()),
-        };
+        let options = file_options(service, loaded);
         for wanted in &service.listeners {
             listeners.extend(Listener::open(wanted, options).map_err(unavailable)?);
         }
@@ -332,34 +345,58 @@ fn open_listeners(service: &Service, loaded: &Loaded) -> Result<Vec<Listener>, F
     Ok(listeners)
 }
 
+/// The status socket, if there is to be one.
+fn open_status(service: &Service, loaded: &Loaded) -> Result<Vec<Listener>, Failure> {
+    let Some(wanted) = &service.status else {
+        return Ok(Vec::new());
+    };
+    let listeners = Listener::open(wanted, file_options(service, loaded))
+        .map_err(|error| Failure::new(UNAVAILABLE, format!("StatusSocket: {error}")))?;
+    for listener in &listeners {
+        tracing::info!("status is told on {listener}");
+        if listener.is_open_to_others() {
+            let address = listener.address();
+            tracing::warn!(
+                "{address} can be reached from other hosts: whoever connects there is told names of keys and files"
+            );
+        }
+    }
+    Ok(listeners)
+}
+
+/// How socket files are made.
+fn file_options(service: &Service, loaded: &Loaded) -> FileOptions {
+    FileOptions {
+        umask: service.umask,
+        owner: loaded
+            .run_as
+            .as_ref()
+            .filter(|run_as| !run_as.is_current())
+            .map(|run_as| run_as.owner()),
+    }
+}
+
 /// How long signatures that wait for a token may still take when all has ended.
 const LAST_SIGNATURES: std::time::Duration = std::time::Duration::from_secs(2);
 
 async fn until_stopped(
     signals: Signals,
     listeners: Vec<Listener>,
-    state: super::State,
+    state: Arc<ArcSwap<State>>,
     options: Options,
     in_background: bool,
 ) -> io::Result<()> {
     let (stop, stopped) = watch::channel(Stop::No);
     let (reload, reloads) = mpsc::channel(1);
-    let status = state.status();
+    options.vitals.set_stage(Stage::Serving);
     tokio::spawn(signals.obey(stop, reload));
     tokio::spawn(service_manager::feed_watchdog());
     if in_background {
         background::ready()?;
     }
+    let status = options.vitals.tell_ready(&state.load());
     tracing::info!("ready: {status}");
-    service_manager::ready(&status);
-    run(
-        listeners,
-        Arc::new(ArcSwap::from_pointee(state)),
-        options,
-        reloads,
-        stopped,
-    )
-    .await
+    run(listeners, state, options, reloads, stopped).await
 }
 
 struct Signals {

@@ -145,6 +145,30 @@ impl Listener {
         })
     }
 
+    /// What tells whether MTAs still find the socket, if it is a file.
+    pub(super) fn watch(&self) -> Option<FileWatch> {
+        let made = self.file.as_ref().map(|file| (&*file.path, file.inode));
+        let (path, inode) = match made {
+            Some((path, inode)) => (path.to_owned(), inode),
+            // The service manager's is as it is now.
+            None => {
+                let path = match &self.socket {
+                    ListeningSocket::Unix(socket) => {
+                        socket.local_addr().ok()?.as_pathname()?.to_owned()
+                    }
+                    ListeningSocket::Tcp(_) => return None,
+                };
+                let metadata = fs::symlink_metadata(&path).ok()?;
+                (path, inode(&metadata))
+            }
+        };
+        Some(FileWatch {
+            address: self.address.clone(),
+            path,
+            inode,
+        })
+    }
+
     /// Takes the socket apart from what is to be removed when the latter is dropped.
     pub(super) fn split(self) -> (ListeningSocket, String, Option<SocketFile>) {
         (self.socket, self.address, self.file)
@@ -166,6 +190,32 @@ impl Drop for SocketFile {
             tracing::debug!("socket {} stays: {error}", self.path.display());
         }
     }
+}
+
+/// Knows the file of a Unix socket again.
+#[derive(Clone, Debug)]
+pub(super) struct FileWatch {
+    address: String,
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl FileWatch {
+    /// Why an MTA that wants to connect does not find us, if so; without connecting.
+    pub(super) fn fault(&self) -> Option<String> {
+        let why = match fs::symlink_metadata(&self.path) {
+            Ok(metadata) if inode(&metadata) == self.inode => return None,
+            Ok(_) => "was replaced: MTAs reach another process or none",
+            Err(error) if is_absence(&error) => "was removed: no MTA can connect",
+            // Whoever has become another user may not be let in there; MTAs may.
+            Err(_) => return None,
+        };
+        Some(format!("{} {why}; a restart makes it anew", self.address))
+    }
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind())
 }
 
 fn inode(metadata: &Metadata) -> (u64, u64) {
@@ -512,6 +562,24 @@ mod tests {
             )),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_socket_file_that_is_gone_or_another_is_noticed() {
+        let dir = TestDir::new("socket");
+        let made = open(ListenAddress::Unix(dir.path("s")), FileOptions::default()).unwrap();
+        let watch = made[0].watch().unwrap();
+        assert_eq!(watch.fault(), None);
+        fs::rename(dir.path("s"), dir.path("t")).unwrap();
+        let fault = watch.fault().unwrap();
+        let wanted = format!("local:{} was removed: ", dir.path("s").display());
+        assert!(fault.starts_with(&wanted), "{fault}");
+        dir.write("s", "");
+        let fault = watch.fault().unwrap();
+        assert!(fault.contains("s was replaced: "), "{fault}");
+        fs::rename(dir.path("t"), dir.path("s")).unwrap();
+        assert_eq!(watch.fault(), None);
+        assert!(inet(Host::Loopback(Families::V4))[0].watch().is_none());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! - [`daemon`] starts it as a program: configuration, privileges, background, signals;
 //! - `reload` makes a new state and swaps it in;
 //! - `listener`, `stream`, `read_buffer`, `connection` are the way of an octet;
+//! - `vitals` knows how the daemon is, by `threads` among others; `status_socket` tells, and `status_query` asks;
 //! - `privileges`, `service_manager` are the system around.
 //!
 //! What it does when something is short: above `MaximumConnections` a connection is accepted and its messages are refused
@@ -21,12 +22,18 @@ mod published;
 mod read_buffer;
 mod reload;
 mod service_manager;
+mod status_query;
+mod status_socket;
 mod stream;
+mod threads;
 mod tokens;
+mod vitals;
 
 pub use listener::{FileOptions, ListenError, ListenFault, Listener};
 pub use privileges::{RunAs, UserError};
 pub use reload::{LoadError, Loaded, Loader, Source};
+pub use status_query::Question;
+pub use vitals::Vitals;
 
 use std::io;
 use std::sync::Arc;
@@ -40,6 +47,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::dns::KeySource;
+use crate::health::Stage;
 use crate::settings::Settings;
 use connection::Connection;
 use stream::{Acceptor, Stream};
@@ -97,6 +105,8 @@ pub struct Options {
     pub loader: Loader,
     /// Notified when a token has come or gone.
     pub changed: Arc<Notify>,
+    /// Where it is kept how the daemon is.
+    pub vitals: Arc<Vitals>,
 }
 
 /// Where a connection is in the daemon's life.
@@ -117,7 +127,7 @@ struct Shared {
     settings: Arc<dyn Fn() -> Arc<Settings> + Send + Sync>,
     patience: Patience,
     started: Instant,
-    census: Arc<Census>,
+    vitals: Arc<Vitals>,
     most_connections: usize,
 }
 
@@ -157,7 +167,8 @@ pub async fn run(
         settings: Arc::new(move || Arc::clone(&in_force.load().settings)),
         patience: options.patience,
         started: Instant::now(),
-        census: Arc::new(Census::default()),
+
+        vitals: Arc::clone(&options.vitals),
         most_connections: options.most_connections,
     });
     let (phase, _) = watch::channel(Phase::Serving);
@@ -176,17 +187,20 @@ pub async fn run(
         reload,
         Arc::clone(&state),
         options.loader,
+        Arc::clone(&options.vitals),
     ));
-    let of_status = Arc::clone(&state);
-    tasks.spawn(async move {
-        loop {
-            options.changed.notified().await;
-            service_manager::status(&of_status.load().status());
-        }
-    });
+    // It outlives them, and ends when this is dropped.
+    let mut to_the_end = JoinSet::new();
+    to_the_end.spawn(vitals::watch(
+        Arc::clone(&options.vitals),
+        Arc::clone(&state),
+        options.changed,
+    ));
+    options.vitals.set_stage(Stage::Serving);
     tasks.spawn(published::watch(Arc::clone(&state)));
     // Without anyone left who could say stop, there is no reason to go on.
     let _ = stop.wait_for(|stop| *stop > Stop::No).await;
+    options.vitals.set_stage(Stage::Stopping);
     tasks.shutdown().await;
     drain(&shared, &phase, &mut stop).await;
     Ok(())
@@ -196,7 +210,7 @@ pub async fn run(
 pub const GRACE: Duration = Duration::from_secs(5);
 
 async fn drain(shared: &Shared, phase: &watch::Sender<Phase>, stop: &mut watch::Receiver<Stop>) {
-    let census = &shared.census;
+    let census = &shared.vitals.census;
     let patience = shared.state.load().settings.config.service.drain_timeout;
     for (next, patience) in [(Phase::Refusing, patience), (Phase::Closing, GRACE)] {
         tokio::select! {
@@ -229,7 +243,7 @@ async fn accept_all(
     let mut trouble = Trouble::default();
     let mut is_full = false;
     loop {
-        shared.census.wait_below(shared.limits().1).await;
+        shared.vitals.census.wait_below(shared.limits().1).await;
         match acceptor.accept().await {
             Ok(stream) => {
                 trouble.pause = SHORTEST_PAUSE;
@@ -248,8 +262,9 @@ async fn accept_all(
 /// Starts the task of a connection; over the limit, one whose messages are refused.
 fn start(stream: Stream, shared: &Arc<Shared>, phase: &watch::Receiver<Phase>, is_full: &mut bool) {
     let (limit, _) = shared.limits();
-    let seat = Census::enter(&shared.census);
+    let seat = Census::enter(&shared.vitals.census);
     let refusal = (seat.number > limit).then_some("too many connections");
+    shared.vitals.metrics.connection(refusal.is_some());
     if refusal.is_some() && !*is_full {
         tracing::warn!(
             "{limit} connections are open: messages on further ones are refused for now (MaximumConnections)"

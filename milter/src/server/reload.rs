@@ -12,9 +12,11 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::privileges::{RunAs, UserError};
-use super::{State, service_manager};
+use super::{State, Vitals, service_manager};
 use crate::config::{Config, Overrides, RecordPolicy, Service, Warning};
-use crate::dns::{CacheLimits, Format, KeySource, RecordsFile, Resolver, SYSTEM_CONFIGURATION};
+use crate::dns::{
+    CacheLimits, Format, KeySource, LookUps, RecordsFile, Resolver, SYSTEM_CONFIGURATION,
+};
 use crate::keys::{KeySet, Reader};
 use crate::settings::Settings;
 
@@ -25,6 +27,8 @@ pub struct Source {
     pub path: Option<PathBuf>,
     /// What the command line sets.
     pub overrides: Overrides,
+    /// Where look-ups of all its states are counted.
+    pub look_ups: Arc<LookUps>,
 }
 
 /// A state, and what is to be told of it.
@@ -65,7 +69,7 @@ impl Source {
         let (faults, warnings): (Vec<_>, Vec<_>) =
             warnings.into_iter().partition(Warning::is_fault);
         let mut warnings = lines(&warnings);
-        match complete(config, lines(&faults), &mut warnings) {
+        match complete(config, lines(&faults), &self.look_ups, &mut warnings) {
             Ok(loaded) => Ok(Loaded { warnings, ..loaded }),
             Err(error) => Err(LoadError {
                 errors: vec![error],
@@ -79,13 +83,14 @@ impl Source {
 fn complete(
     config: Config,
     faults: Vec<String>,
+    look_ups: &Arc<LookUps>,
     warnings: &mut Vec<String>,
 ) -> Result<Loaded, String> {
     let find = |wanted| {
         RunAs::find(wanted).map_err(|error: UserError| at_origin(&config, "UserID", &error))
     };
     let run_as = config.service.user.as_ref().map(find).transpose()?;
-    let key_records = key_records(&config, warnings)?;
+    let key_records = key_records(&config, look_ups, warnings)?;
     let reader = match &run_as {
         // Who is not root stays who it is; that it cannot become another is told when it tries.
         Some(run_as) if rustix::process::geteuid().is_root() => run_as.reader(),
@@ -130,7 +135,11 @@ fn at_origin(config: &Config, option: &str, error: &impl ToString) -> String {
     }
 }
 
-fn key_records(config: &Config, warnings: &mut Vec<String>) -> Result<Arc<dyn KeySource>, String> {
+fn key_records(
+    config: &Config,
+    look_ups: &Arc<LookUps>,
+    warnings: &mut Vec<String>,
+) -> Result<Arc<dyn KeySource>, String> {
     let dns = &config.dns;
     if let Some(path) = &dns.test_public_keys {
         let file = RecordsFile::read(path, Format::PublicKeys).map_err(|error| {
@@ -154,7 +163,7 @@ fn key_records(config: &Config, warnings: &mut Vec<String>) -> Result<Arc<dyn Ke
             .warning()
             .map(|warning| format!("name servers: {warning}")),
     );
-    Ok(Arc::new(resolver))
+    Ok(Arc::new(resolver.counting(Arc::clone(look_ups))))
 }
 
 /// `1 key`, `2 keys`.
@@ -174,52 +183,43 @@ fn lines<T: ToString>(items: &[T]) -> Vec<String> {
     items.iter().map(T::to_string).collect()
 }
 
-impl State {
-    /// What `systemctl status` shows.
-    pub(super) fn status(&self) -> String {
-        let report = self.settings.keys.report();
-        let broken = report
-            .errors
-            .iter()
-            .map(|error| error.others + 1)
-            .sum::<usize>()
-            + report.more_errors;
-        let (signing, away) = self.settings.keys.in_tokens().count();
-        let mut status = counted(report.usable + signing, "key");
-        if broken > 0 {
-            status.push_str(&format!("; {broken} cannot be used"));
-        }
-        if away > 0 {
-            status.push_str(&format!("; {away} in tokens that are away"));
-        }
-        status
-    }
-}
-
 /// Reloads on each request, for ever; requests that come while one is carried out are carried out together.
 pub(super) async fn on_request(
     mut requests: mpsc::Receiver<()>,
     state: Arc<ArcSwap<State>>,
     loader: Loader,
+    vitals: Arc<Vitals>,
 ) {
     while requests.recv().await.is_some() {
         service_manager::reloading();
+        vitals.reload_begins();
         let (in_force, loader) = (state.load_full(), Arc::clone(&loader));
         let made = tokio::task::spawn_blocking(move || make(&in_force, &loader));
-        match made.await {
+        let refusal = match made.await {
             Ok(Ok(next)) => {
-                tracing::info!("reloaded: {}", next.status());
                 state.store(Arc::new(next));
+                None
             }
-            Ok(Err(())) => tracing::error!("not reloaded: all stays as it was"),
-            Err(error) => tracing::error!("not reloaded: {error}; all stays as it was"),
+            Ok(Err(why)) => {
+                tracing::error!("not reloaded: all stays as it was");
+                Some(why)
+            }
+            Err(error) => {
+                tracing::error!("not reloaded: {error}; all stays as it was");
+                Some(error.to_string())
+            }
+        };
+        let is_taken = refusal.is_none();
+        vitals.reload_ended(refusal);
+        let status = vitals.tell_ready(&state.load());
+        if is_taken {
+            tracing::info!("reloaded: {status}");
         }
-        service_manager::ready(&state.load().status());
     }
 }
 
-/// The next state, after telling what there is to tell; nothing if the one in force is to stay.
-fn make(in_force: &State, loader: &Loader) -> Result<State, ()> {
+/// The next state, after telling what there is to tell; or why the one in force is to stay.
+fn make(in_force: &State, loader: &Loader) -> Result<State, String> {
     let loaded = loader().map_err(|error| {
         for warning in &error.warnings {
             tracing::warn!("{warning}");
@@ -227,6 +227,7 @@ fn make(in_force: &State, loader: &Loader) -> Result<State, ()> {
         for error in &error.errors {
             tracing::error!("{error}");
         }
+        first_of(&error.errors)
     })?;
     loaded.tell();
     let (old, new) = (&in_force.settings, &loaded.state.settings);
@@ -236,16 +237,18 @@ fn make(in_force: &State, loader: &Loader) -> Result<State, ()> {
             "{} that signed could not be loaded again",
             counted(lost.len(), "key")
         );
-        return Err(());
+        return Err(first_of(&lost));
     }
     if new.faults.len() > old.faults.len() {
-        tracing::error!("more entries of SigningTable than before name a key that is not there");
-        return Err(());
+        let why = "more entries of SigningTable than before name a key that is not there";
+        tracing::error!("{why}");
+        return Err(why.to_owned());
     }
     if new.config.service.listeners.is_empty() && !old.config.service.listeners.is_empty() {
         // It would not start either: a file that is being written, most likely.
-        tracing::error!("no socket to listen on: Socket is gone from the configuration");
-        return Err(());
+        let why = "no socket to listen on: Socket is gone from the configuration";
+        tracing::error!("{why}");
+        return Err(why.to_owned());
     }
     if new.config.signing.signers.is_none() && old.config.signing.signers.is_some() {
         tracing::warn!("nothing is signed any more: no key is configured");
@@ -256,6 +259,15 @@ fn make(in_force: &State, loader: &Loader) -> Result<State, ()> {
     }
     tell_restart_needed(&old.config, &new.config);
     Ok(loaded.state)
+}
+
+/// The first of what is wrong, and how much there is besides.
+fn first_of<T: ToString>(errors: &[T]) -> String {
+    match errors {
+        [] => String::new(),
+        [only] => only.to_string(),
+        [first, others @ ..] => format!("{} (and {} more)", first.to_string(), others.len()),
+    }
 }
 
 impl Loaded {
@@ -284,6 +296,11 @@ fn tell_restart_needed(old: &Config, new: &Config) {
     };
     for (has_changed, option) in [
         (addresses(was) != addresses(is), "Socket"),
+        (
+            was.status.as_ref().map(|one| &one.address)
+                != is.status.as_ref().map(|one| &one.address),
+            "StatusSocket",
+        ),
         (was.umask != is.umask, "UMask"),
         (was.user != is.user, "UserID"),
         (was.pid_file != is.pid_file, "PidFile"),

@@ -119,6 +119,7 @@ impl Setup {
                 set: self.options.clone(),
                 ..Overrides::default()
             },
+            look_ups: Arc::default(),
         }
     }
 
@@ -156,6 +157,7 @@ impl Setup {
             most_connections: self.most_connections,
             loader,
             changed: Arc::default(),
+            vitals: Arc::default(),
         };
         let running = tokio::spawn(run(
             listeners,

@@ -80,6 +80,7 @@ pub(super) static SECTIONS: [Section; 8] = [
         title: "Service",
         options: &[
             &SOCKET.spec,
+            &STATUS_SOCKET.spec,
             &LISTEN_ANYWHERE.spec,
             &UMASK.spec,
             &USER_ID.spec,

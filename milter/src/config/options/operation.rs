@@ -45,6 +45,22 @@ pub(in crate::config) static SOCKET: Opt<RawAddress> = Opt {
     parse: socket::parse,
 };
 
+pub(in crate::config) static STATUS_SOCKET: Opt<RawAddress> = Opt {
+    spec: Spec::new(
+        "StatusSocket",
+        "inet:port[@host] | inet6:port[@host] | local:path",
+        Preset::Unset("none, and nobody is told"),
+        "Where the service tells by HTTP how it is: /live (200, or 503 when it is stuck and should be restarted), /ready (200, \
+         or 503 with one line per reason when mail may go unsigned: a key that cannot be used, a token that is away, a Unix \
+         socket that is gone) and /metrics (for Prometheus). \"dkim-milter --status ready\" asks it. A socket is written as for \
+         Socket; without a host, a port is open to localhost only, whatever ListenAnywhere says. What is told has no mail and \
+         no secret in it, but names of keys and files, so think of who can reach it. While it is set, each token is tried \
+         every 20 seconds, so that one that is away is known before mail comes. (Not an option of OpenDKIM.)",
+        "inet:8892@localhost",
+    ),
+    parse: socket::parse,
+};
+
 pub(in crate::config) static LISTEN_ANYWHERE: Opt<bool> = Opt::switch(
     "ListenAnywhere",
     "no",

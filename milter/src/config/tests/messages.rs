@@ -281,6 +281,83 @@ fn others_reach_a_socket_only_by_permission() {
 }
 
 #[test]
+fn the_status_is_told_to_this_host_unless_the_configuration_says_otherwise() {
+    let dir = TestDir::new("config");
+    let listen = |value: &str| {
+        let outcome = load(&dir, &format!("ListenAnywhere yes\nStatusSocket {value}"));
+        let status = outcome.config.and_then(|config| config.service.status);
+        let address = status.map(|status| status.address.to_string());
+        (
+            address,
+            outcome.errors.join(", "),
+            outcome
+                .warnings
+                .iter()
+                .find(|warning| warning.contains("StatusSocket"))
+                .cloned(),
+        )
+    };
+    for (value, wanted) in [
+        ("inet:1", "inet:1@localhost"),
+        ("inet6:1", "inet6:1@localhost"),
+        ("inet:1@127.0.0.1", "inet:1@127.0.0.1"),
+        ("local:/run/status", "local:/run/status"),
+    ] {
+        let wanted = (Some(wanted.to_owned()), String::new(), None);
+        assert_eq!(listen(value), wanted);
+    }
+    let (address, errors, warning) = listen("inet:1@0.0.0.0");
+    assert_eq!(
+        (address.unwrap(), errors),
+        ("inet:1@0.0.0.0".into(), String::new())
+    );
+    let warning = warning.unwrap();
+    let wanted = "c:2: StatusSocket: others than this host may reach inet:1@0.0.0.0, and read";
+    assert!(warning.starts_with(wanted), "{warning}");
+    let (_, errors, _) = listen("inet:http");
+    assert_eq!(
+        errors,
+        "c:2: StatusSocket: port \"http\" is not a number from 0 to 65535"
+    );
+    assert!(load(&dir, "").config.unwrap().service.status.is_none());
+}
+
+#[test]
+fn where_the_status_is_told_is_found_whatever_else_is_wrong() {
+    let dir = TestDir::new("config");
+    let path = dir.path("c");
+    let find = |content: &str, set: &[&str]| {
+        dir.write("c", content);
+        let overrides = Overrides {
+            set: set.iter().map(ToString::to_string).collect(),
+            ..Overrides::default()
+        };
+        let found = status_socket(Some(&path), &overrides);
+        found
+            .map(|address| address.map(|address| address.to_string()))
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let wanted = Ok(Some("inet:1@localhost".to_owned()));
+    assert_eq!(
+        find("Nonsense\nStatusSocket inet:1\nKeyTable file:/none", &[]),
+        wanted
+    );
+    assert_eq!(find("", &["StatusSocket=inet:1"]), wanted);
+    assert_eq!(
+        find("StatusSocket inet:2", &["StatusSocket=inet:1"]),
+        wanted
+    );
+    assert_eq!(find("Nonsense", &[]), Ok(None));
+    let errors = find("StatusSocket x", &[]).unwrap_err();
+    assert!(
+        errors[0].contains("c:1: StatusSocket: \"x\" is not a socket"),
+        "{errors:?}"
+    );
+    let errors = find("Include /nowhere/c", &[]).unwrap_err();
+    assert!(errors[0].contains("/nowhere/c"), "{errors:?}");
+}
+
+#[test]
 fn errors_are_bounded_in_number_and_length() {
     let dir = TestDir::new("config");
     let outcome = load(&dir, &"nonsense here\n".repeat(10_000));

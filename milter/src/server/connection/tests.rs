@@ -55,14 +55,14 @@ fn serve_with(
         }),
         patience,
         started: Instant::now(),
-        census: Arc::default(),
+        vitals: Arc::default(),
         most_connections: 10,
     });
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, kind, SocketFlags::NONBLOCK, None).unwrap();
     let [ours, theirs] = [ours, theirs].map(|end| UnixStream::from_std(end.into()).unwrap());
     let (phase, phases) = watch::channel(Phase::Serving);
-    let seat = Census::enter(&shared.census);
+    let seat = Census::enter(&shared.vitals.census);
     let connection = Connection::new(Stream::Unix(theirs), shared, phases, seat, None);
     tokio::spawn(async move {
         let _phase = phase;
