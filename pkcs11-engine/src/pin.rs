@@ -34,7 +34,8 @@ pub enum PinSource {
 
 impl PinSource {
     /// Reads what a `pin-source` attribute (decoded) or an option such as `Pkcs11PinFile` says: `/path`, `file:/path`,
-    /// `file:///path`, a path seen from the working directory, or `credential:NAME`.
+    /// `file:///path`, `credential:NAME`, or a path that begins elsewhere, with or without `file:`: at the working
+    /// directory, unless [`seen_from`](Self::seen_from) says where.
     ///
     /// The path after `file:` is taken as it stands, as the URI around it has been decoded already.
     ///
@@ -59,6 +60,15 @@ impl PinSource {
             _ => Err(PinSourceError::Scheme {
                 scheme: scheme.chars().take(MAX_SHOWN).collect(),
             }),
+        }
+    }
+
+    /// The same, a path that does not begin at the root taken from `base`.
+    #[must_use]
+    pub fn seen_from(self, base: &Path) -> Self {
+        match self {
+            Self::File(path) => Self::File(base.join(path).components().collect()),
+            other => other,
         }
     }
 
@@ -173,9 +183,9 @@ pub enum PinSourceError {
         /// The scheme, shortened.
         scheme: String,
     },
-    /// `file:` without an absolute path.
-    #[error("\"file:\" wants a path from the root, as in file:/etc/dkim/pin")]
-    NotAbsolute,
+    /// `file:` without a path.
+    #[error("\"file:\" wants a path, as in file:/etc/dkim/pin")]
+    NoPath,
     /// `file://host/path`.
     #[error("\"file:\" reads files of this host only: write file:/path or file:///path")]
     OtherHost,
@@ -259,19 +269,20 @@ fn split_scheme(octets: &[u8]) -> Option<(&str, &[u8])> {
     is_scheme.then_some((scheme, &octets[colon + 1..]))
 }
 
-/// The file of what follows `file:` (RFC 8089 section 2): a path from the root, with or without an empty host.
+/// The file of what follows `file:`: a path from the root, with or without an empty host (RFC 8089 section 2), or one from
+/// elsewhere, as people write it.
 fn file_of_uri(rest: &[u8]) -> Result<PinSource, PinSourceError> {
     let Some(after_slashes) = rest.strip_prefix(b"//") else {
-        return if rest.starts_with(b"/") {
-            Ok(PinSource::File(path(rest)))
+        return if rest.is_empty() {
+            Err(PinSourceError::NoPath)
         } else {
-            Err(PinSourceError::NotAbsolute)
+            Ok(PinSource::File(path(rest)))
         };
     };
     let slash = after_slashes
         .iter()
         .position(|&o| o == b'/')
-        .ok_or(PinSourceError::NotAbsolute)?;
+        .ok_or(PinSourceError::NoPath)?;
     let (host, absolute) = after_slashes.split_at(slash);
     if host.is_empty() || host.eq_ignore_ascii_case(b"localhost") {
         Ok(PinSource::File(path(absolute)))

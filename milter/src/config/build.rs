@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pkcs11_engine::pin::PinSource;
 use pkcs11_engine::uri::OnAway;
 
 use super::fields::{ElementFault, FieldSelection, NameList};
@@ -21,7 +20,7 @@ use super::{ConfigError, Refused, Warning};
 use crate::tables::text_lines::shown;
 use crate::tables::{
     DataSet, Findings, HostList, KeyTable, MacroList, Origin, SigningTable, TextKind, TextSet,
-    read_words, resolve,
+    read_words, resolve, seen_from,
 };
 
 impl Config {
@@ -261,10 +260,9 @@ impl Builder {
     fn tokens(&mut self) -> TokenOptions {
         TokenOptions {
             module: self.path(&options::PKCS11_MODULE),
-            pin: self.value(&options::PKCS11_PIN_FILE).map(|pin| match pin {
-                PinSource::File(path) => PinSource::File(resolve(&self.base, path)),
-                other => other,
-            }),
+            pin: self
+                .value(&options::PKCS11_PIN_FILE)
+                .map(|pin| pin.seen_from(&self.base)),
             allow_pin_value: self.switch(&options::PKCS11_ALLOW_PIN_VALUE),
             isolated: self.switch(&options::PKCS11_ISOLATION),
             sessions: self.count(&options::PKCS11_SESSIONS),
@@ -330,7 +328,7 @@ impl Builder {
             selector: selector?,
             key: match key? {
                 KeyLocation::File(path) => KeyLocation::File(resolve(&self.base, path)),
-                token => token,
+                KeyLocation::Token(uri) => KeyLocation::Token(seen_from(&self.base, uri)),
             },
         }))
     }

@@ -123,6 +123,10 @@ pub enum KeyNote {
     Path(PathFault),
     /// The key was read as root and can be read no more once the daemon runs as its own user.
     LostOnReload(PathFault),
+    /// The key's URI has the PIN itself.
+    PinInOpen,
+    /// The key's URI has the number of a slot.
+    SlotNumber,
 }
 
 impl fmt::Display for KeyError {
@@ -169,6 +173,12 @@ impl fmt::Display for KeyNote {
             ),
             Self::Path(fault) => write!(f, "{fault}"),
             Self::LostOnReload(fault) => write!(f, "read as root, but a reload will fail: {fault}"),
+            Self::PinInOpen => f.write_str(
+                "pin-value puts the PIN into this file and each copy of it; name a file that has it by pin-source",
+            ),
+            Self::SlotNumber => f.write_str(
+                "slot-id is a number that modules change at will; leave it out, and name the token",
+            ),
         }
     }
 }

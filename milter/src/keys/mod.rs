@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 
 use dkim_core::engine::{self, KeyType, SigningKey};
+use pkcs11_engine::pin::PinSource;
 use pkcs11_engine::uri::{OnAway, Uri};
 
 use crate::config::{Config, KeyLocation, SignerSource, SingleKey};
@@ -410,6 +411,12 @@ impl KeySet {
 
     /// Settles which key in a token the URI names.
     fn refer(&mut self, place: KeyPlace, uri: &Uri) {
+        if matches!(uri.pin, Some(PinSource::Value(_))) && self.in_tokens.allows_pin_value() {
+            self.report.warn(place.clone(), KeyNote::PinInOpen);
+        }
+        if uri.slot_id.is_some() {
+            self.report.warn(place.clone(), KeyNote::SlotNumber);
+        }
         if let Err(error) = self.in_tokens.refer(place, uri) {
             self.report.count(Some(error));
         }
@@ -497,7 +504,7 @@ impl KeySet {
                     KeyNote::Path(fault) | KeyNote::LostOnReload(fault) => {
                         told.insert((fault.path.clone(), fault.kind))
                     }
-                    KeyNote::Short { .. } => true,
+                    KeyNote::Short { .. } | KeyNote::PinInOpen | KeyNote::SlotNumber => true,
                 };
                 if is_new {
                     self.report.warn(place.clone(), note);

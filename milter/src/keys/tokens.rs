@@ -117,6 +117,11 @@ impl KeysInTokens {
         (can, self.opened().count() - can)
     }
 
+    /// Whether a PIN may stand in a URI.
+    pub(super) fn allows_pin_value(&self) -> bool {
+        self.options.allow_pin_value
+    }
+
     /// Settles which key `uri` names, with the options for what it leaves open.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use pkcs11_engine::uri::Uri;
 use zeroize::Zeroizing;
 
 use super::domain::{is_host_name, is_selector, to_host_name};
-use super::source::{Entry, resolve};
+use super::source::{Entry, resolve, seen_from};
 use super::text_lines::shown;
 use super::wildcard;
 use super::{DataSet, Findings, Origin, TableFault, TableNote};
@@ -270,7 +270,7 @@ fn parse_key(
             name: name(),
             fault,
         })?;
-        return Ok((KeySource::Token(Box::new(uri)), key_type));
+        return Ok((KeySource::Token(seen_from(base, Box::new(uri))), key_type));
     }
     let (key, algorithm) = match fields.split_once(':') {
         Some((key, algorithm)) => (key.trim(), Some(algorithm.trim())),

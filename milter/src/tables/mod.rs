@@ -40,5 +40,5 @@ pub(crate) use nearest::nearest;
 pub use origin::Origin;
 pub use signing_table::{SignerChoice, SigningTable};
 pub use source::DataSet;
-pub(crate) use source::{read_words, resolve};
+pub(crate) use source::{read_words, resolve, seen_from};
 pub use text_set::{TextKind, TextSet};

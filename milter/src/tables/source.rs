@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use pkcs11_engine::uri::Uri;
+
 use super::file::File;
 use super::list::List;
 use super::refile::Refile;
@@ -131,6 +133,12 @@ impl OpenedSet<'_> {
 /// `path` as seen from `base`, without any `.` in it; `..` stays, as symbolic links may be about.
 pub(crate) fn resolve(base: &Path, path: impl AsRef<Path>) -> PathBuf {
     base.join(path).components().collect()
+}
+
+/// `uri` with the file of its PIN as seen from `base`.
+pub(crate) fn seen_from(base: &Path, mut uri: Box<Uri>) -> Box<Uri> {
+    uri.pin = uri.pin.map(|pin| pin.seen_from(base));
+    uri
 }
 
 /// The keys of the entries of `set`, of which none may be a pattern, in order.

@@ -25,6 +25,8 @@ fn a_source_is_a_file_or_a_credential_and_nothing_else() {
         ("file:/etc/a%20pin", file("/etc/a%20pin")),
         ("file:////etc/pin", file("//etc/pin")),
         ("pin.txt", file("pin.txt")),
+        ("file:pin.txt", file("pin.txt")),
+        ("file:./a%20pin", file("./a%20pin")),
         ("./a:pin", file("./a:pin")),
         ("/etc/pin|cat", file("/etc/pin|cat")),
         ("1:pin", file("1:pin")),
@@ -35,10 +37,9 @@ fn a_source_is_a_file_or_a_credential_and_nothing_else() {
         ("https://example.com/pin", scheme("https")),
         ("pkcs11:token=other", scheme("pkcs11")),
         ("env:PIN", scheme("env")),
-        ("file:", Err(PinSourceError::NotAbsolute)),
-        ("file:pin.txt", Err(PinSourceError::NotAbsolute)),
-        ("file://", Err(PinSourceError::NotAbsolute)),
-        ("file://example.com", Err(PinSourceError::NotAbsolute)),
+        ("file:", Err(PinSourceError::NoPath)),
+        ("file://", Err(PinSourceError::NoPath)),
+        ("file://example.com", Err(PinSourceError::NoPath)),
         ("file://example.com/pin", Err(PinSourceError::OtherHost)),
         ("/etc/pin\0", Err(PinSourceError::Nul)),
         ("credential:", Err(PinSourceError::CredentialName)),
@@ -53,6 +54,24 @@ fn a_source_is_a_file_or_a_credential_and_nothing_else() {
     ] {
         assert_eq!(PinSource::parse(text.as_bytes()), wanted, "{text}");
     }
+}
+
+#[test]
+fn a_path_that_begins_elsewhere_is_seen_from_a_directory() {
+    for (text, wanted) in [
+        ("pin", "/etc/dkim/pin"),
+        ("./sub/pin", "/etc/dkim/sub/pin"),
+        ("file:./pin", "/etc/dkim/pin"),
+        ("file:../pin", "/etc/dkim/../pin"),
+        ("/run/pin", "/run/pin"),
+        ("file:///run/pin", "/run/pin"),
+    ] {
+        let source = PinSource::parse(text.as_bytes()).unwrap();
+        let seen = source.seen_from(Path::new("/etc/dkim"));
+        assert_eq!(seen, PinSource::File(wanted.into()), "{text}");
+    }
+    let credential = PinSource::Credential("pin".to_owned());
+    assert_eq!(credential.clone().seen_from(Path::new("/etc")), credential);
 }
 
 #[test]
