@@ -3,7 +3,7 @@
 
 What they compute is checked by crosscheck.py.
 """
-import base64, json, os, re, subprocess, threading, time
+import base64, json, os, re, socket, subprocess, threading, time
 
 import rig
 from rig import dns, keys, messages, milter, outside, token, wire
@@ -358,7 +358,9 @@ class Testkey(rig.TestCase):
 
     @rig.cases({"revoked": ("v=DKIM1; p=", "key revoked"), "hash": ("v=DKIM1; h=sha1; p={}", "does not have sha256"),
                 "service": ("v=DKIM1; s=other; p={}", "not for mail"), "kind": ("k=dsa; p={}", "unknown key type"),
-                "two": (["v=DKIM1; p={}", "v=DKIM1; p="], "2 TXT records"), "spf": ("v=spf1 -all", "not a key record"),
+                "two": (["v=DKIM1; p={}", "v=DKIM1; p="], "2 TXT records"),
+                "cut": (f"v=DKIM1; k=rsa; p={{:.{255 - len('v=DKIM1; k=rsa; p=')}}}", "p= ends early in the key record"),
+                "quotes": (r'\"v=DKIM1; p={}\"', "quotation marks or backslashes"), "spf": ("v=spf1 -all", "not a key record"),
                 "testing": ("v=DKIM1; t=y; p={}", None), "bare": ("v=DKIM1; p={bare}", None)})
     def test_what_can_be_wrong_with_a_record(self, case):
         texts, sentence = case
@@ -372,6 +374,22 @@ class Testkey(rig.TestCase):
         self.assertEqual(done.returncode, 1 if sentence else 0, done.stdout)
         self.assertIn(sentence or "ok ", done.stdout.decode())
         self.assertEqual("testing" in done.stdout.decode(), "t=y" in texts)
+
+    def test_a_zone_s_name_that_stands_twice_is_found(self):
+        path = home / "twice.record"
+        path.write_text(f'a._domainkey.example.com.example.com 300 IN TXT "{rsa.record}"\n')
+        done = self.check("-d", "example.com", "-s", "a", "-k", rsa.path, "--records", path)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("no record: the name does not exist in the DNS; but a._domainkey.example.com.example.com has one",
+                      done.stdout.decode())
+
+    def test_it_is_told_who_did_not_answer(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            server = f"127.0.0.1:{silent.getsockname()[1]}"
+            done = self.check("-d", "example.com", "-s", "a", "--nameserver", server, "--timeout", "1")
+        self.assertEqual(done.returncode, 75, done.stdout)
+        self.assertIn(f"{server} was asked, with 1 s for an answer", done.stdout.decode())
 
     def test_the_dns_is_asked(self):
         server = dns.Server(records)

@@ -4,7 +4,7 @@
 //! from its first use on. Asking the DNS is done elsewhere.
 
 use crate::engine::{Engine, EngineError, KeyType, PublicKey, PublicKeyError, VerifyingKey};
-use crate::tag_list::{TagList, TagListError, colon_list, decode_base64};
+use crate::tag_list::{TagList, TagListError, colon_list, decode_base64, is_fws};
 use std::sync::OnceLock;
 
 /// The largest record that is read, in octets; a 16384-bit key needs 2800.
@@ -68,6 +68,22 @@ impl KeyRecord {
         if record.len() > MAX_RECORD {
             return Err(KeyRecordError::TooLarge);
         }
+        let is_quoted = || record.iter().any(|octet| matches!(octet, b'"' | b'\\'));
+        Self::parse_unquoted(record).map_err(|error| match error {
+            KeyRecordError::TagList(_)
+            | KeyRecordError::Version
+            | KeyRecordError::KeyType
+            | KeyRecordError::NoKey
+            | KeyRecordError::Base64
+                if is_quoted() =>
+            {
+                KeyRecordError::Quoted
+            }
+            error => error,
+        })
+    }
+
+    fn parse_unquoted(record: &[u8]) -> Result<Self, KeyRecordError> {
         let tags = TagList::parse_record(record)?;
         if let Some(version) = tags.get("v")
             && (version != b"DKIM1" || tags.first_name() != Some("v"))
@@ -84,7 +100,8 @@ impl KeyRecord {
         if p.is_empty() {
             return Err(KeyRecordError::Revoked);
         }
-        let key = decode_base64(p).ok_or(KeyRecordError::Base64)?;
+        let key =
+            decode_base64(p).ok_or_else(|| ends_early(p).unwrap_or(KeyRecordError::Base64))?;
         let lists = |tag, wanted: &[&str]| {
             tags.get(tag).is_none_or(|list| {
                 colon_list(list).any(|item| {
@@ -99,7 +116,8 @@ impl KeyRecord {
                 .is_some_and(|flags| colon_list(flags).any(|f| f.eq_ignore_ascii_case(flag)))
         };
         Ok(Self {
-            public_key: PublicKey::from_record(key_type, &key)?,
+            public_key: PublicKey::from_record(key_type, &key)
+                .map_err(|error| ends_early(p).unwrap_or(error.into()))?,
             allows_sha256: lists("h", &["sha256"]),
             is_for_email: lists("s", &["email", "*"]),
             testing: has_flag(b"y"),
@@ -157,6 +175,23 @@ impl KeyRecord {
     }
 }
 
+/// Whether `p=` is the beginning of a key: as much as can be read of it says that there is more (DER). Forms for the DNS
+/// that take 255 octets and drop the rest make such records.
+fn ends_early(p: &[u8]) -> Option<KeyRecordError> {
+    let mut text: Vec<u8> = p.iter().copied().filter(|&octet| !is_fws(octet)).collect();
+    text.truncate(text.len() / 4 * 4);
+    let octets = decode_base64(&text)?;
+    let whole = match octets[..] {
+        [0x30, 0x81, length, ..] => 3 + usize::from(length),
+        [0x30, 0x82, high, low, ..] => 4 + usize::from(u16::from_be_bytes([high, low])),
+        _ => return None,
+    };
+    (octets.len() < whole).then_some(KeyRecordError::EndsEarly {
+        octets: octets.len(),
+        whole,
+    })
+}
+
 /// Why a TXT record holds no key for mail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyRecordError {
@@ -181,6 +216,21 @@ pub enum KeyRecordError {
     /// `p=` is not base64.
     #[error("key record syntax error: p= is not base64")]
     Base64,
+    /// `p=` ends within the key.
+    #[error(
+        "p= ends early in the key record, after {octets} of {whole} octets: the rest was cut off on its way into the DNS"
+    )]
+    EndsEarly {
+        /// How much of the key is there.
+        octets: usize,
+        /// How long it says it is.
+        whole: usize,
+    },
+    /// Quotation marks or backslashes are part of the record.
+    #[error(
+        "key record has quotation marks or backslashes in it, which belong into a zone file and not into the DNS"
+    )]
+    Quoted,
     /// `p=` holds something else than such a key.
     #[error("unusable key in the key record: {0}")]
     Key(#[from] PublicKeyError),
@@ -204,6 +254,29 @@ mod tests {
 
     fn parse(text: &str) -> Result<KeyRecord, KeyRecordError> {
         KeyRecord::parse(filled(text).as_bytes())
+    }
+
+    #[test]
+    fn what_was_cut_off_or_quoted_is_called_so() {
+        let (whole, cut) = (RSA.len(), |text: &str, at| text[..at].to_owned());
+        let record = filled("v=DKIM1; k=rsa; p={rsa}");
+        // What a form keeps that takes one string; and ends that are no end of a base64 group.
+        for at in [255, 254, 253, 252, record.len() - 1 - 4] {
+            let octets = (at - "v=DKIM1; k=rsa; p=".len()) / 4 * 3;
+            let error = KeyRecord::parse(cut(&record, at).as_bytes()).unwrap_err();
+            assert_eq!(error, KeyRecordError::EndsEarly { octets, whole }, "{at}");
+        }
+        for text in [
+            r#""v=DKIM1; k=rsa; p={rsa}""#,
+            r#"v=DKIM1; k=rsa; " "p={rsa}"#,
+            r"v=DKIM1\; k=rsa\; p={rsa}",
+            r#"v="DKIM1"; p={rsa}"#,
+        ] {
+            assert_eq!(parse(text).unwrap_err(), KeyRecordError::Quoted, "{text}");
+        }
+        // A note may have them.
+        assert!(parse(r#"v=DKIM1; n="by hand"; p={rsa}"#).is_ok());
+        assert_eq!(parse(r#"n="x"; p="#).unwrap_err(), KeyRecordError::Revoked);
     }
 
     #[test]
@@ -287,7 +360,7 @@ mod tests {
             ),
             (
                 "\"v=DKIM1; p={rsa}\"",
-                "key record syntax error: not a tag name at octet 0",
+                "key record has quotation marks or backslashes in it, which belong into a zone file and not into the DNS",
             ),
             (
                 "k=rsa; k=rsa; p={rsa}",

@@ -38,6 +38,8 @@ pub(super) struct KeyRecords {
     runtime: Runtime,
     source: Arc<dyn KeySource>,
     timeout: Duration,
+    /// Whom that is, in words.
+    asked: String,
 }
 
 impl KeyRecords {
@@ -58,14 +60,25 @@ impl KeyRecords {
         let of_file = configuration
             .filter(|_| arguments.nameservers.is_empty())
             .and_then(|dns| dns.test_public_keys.as_deref());
+        let mut asked = SYSTEM_CONFIGURATION.to_owned();
         let source: Arc<dyn KeySource> = match (&arguments.records, of_file) {
-            (Some(path), _) => Arc::new(RecordsFile::read(path, Format::Zone)?),
-            (None, Some(path)) => Arc::new(RecordsFile::read(path, Format::PublicKeys)?),
+            (Some(path), _) => {
+                asked = path.display().to_string();
+                Arc::new(RecordsFile::read(path, Format::Zone)?)
+            }
+            (None, Some(path)) => {
+                asked = path.display().to_string();
+                Arc::new(RecordsFile::read(path, Format::PublicKeys)?)
+            }
             (None, None) => {
                 let servers = match configuration {
                     Some(dns) if arguments.nameservers.is_empty() => &dns.name_servers,
                     _ => &arguments.nameservers,
                 };
+                if !servers.is_empty() {
+                    let servers = servers.iter().map(ToString::to_string);
+                    asked = servers.collect::<Vec<_>>().join(", ");
+                }
                 let _entered = runtime.enter();
                 Arc::new(resolver(tool, servers, timeout)?)
             }
@@ -74,7 +87,14 @@ impl KeyRecords {
             runtime,
             source,
             timeout,
+            asked,
         })
+    }
+
+    /// Whom the DNS is asked by, and how long it may take.
+    pub(super) fn asked(&self) -> String {
+        let seconds = self.timeout.as_secs();
+        format!("{} was asked, with {seconds} s for an answer", self.asked)
     }
 
     /// Looks all `names` up at once and gives each answer, with its place in `names`, to `take`; what is missing at the

@@ -269,12 +269,37 @@ fn report(targets: Vec<Target>, records: &KeyRecords, is_verbose: bool) -> io::R
         let some: Vec<_> = targets.by_ref().take(AT_ONCE).collect();
         let names = some.iter().map(Target::record_name).collect();
         let answers = look_up(records, names);
+        let hints = hints(&some, &answers, records);
         let mut output = io::stdout().lock();
-        for (target, answer) in some.iter().zip(answers) {
-            worst = worse(worst, write_line(target, &answer, is_verbose, &mut output)?);
+        for ((target, answer), hint) in some.iter().zip(answers).zip(hints) {
+            let code = write_line(target, &answer, &hint, is_verbose, &mut output)?;
+            worst = worse(worst, code);
         }
     }
     Ok(worst)
+}
+
+/// What to say more of each target, from whom was asked and from where else its record may be.
+fn hints(targets: &[Target], answers: &[Arc<KeyAnswer>], records: &KeyRecords) -> Vec<String> {
+    let mut hints = vec![String::new(); targets.len()];
+    let mut elsewhere = Vec::new();
+    for (index, (target, answer)) in targets.iter().zip(answers).enumerate() {
+        match **answer {
+            KeyAnswer::Unavailable(_) => hints[index] = format!("; {}", records.asked()),
+            KeyAnswer::NoName | KeyAnswer::NoRecord => elsewhere.push((index, target.twice())),
+            KeyAnswer::Records(_) => {}
+        }
+    }
+    let names = elsewhere.iter().map(|(_, name)| name.clone()).collect();
+    for ((index, name), answer) in elsewhere.iter().zip(look_up(records, names)) {
+        if matches!(*answer, KeyAnswer::Records(_)) {
+            hints[*index] = format!(
+                "; but {name} has one: the zone's name was added to a name that had it already, so leave it out there, or \
+                 end the name with a dot"
+            );
+        }
+    }
+    hints
 }
 
 fn look_up(records: &KeyRecords, names: Vec<String>) -> Vec<Arc<KeyAnswer>> {
@@ -292,6 +317,11 @@ impl Target {
     fn record_name(&self) -> String {
         record_name(&self.selector, &self.domain)
     }
+
+    /// Where the record is if its whole name was entered as one within the zone.
+    fn twice(&self) -> String {
+        format!("{}.{}", self.record_name(), self.domain)
+    }
 }
 
 /// Where the key record is (RFC 6376 section 3.6.2.1).
@@ -302,6 +332,7 @@ fn record_name(selector: &str, domain: &str) -> String {
 fn write_line(
     target: &Target,
     answer: &KeyAnswer,
+    hint: &str,
     is_verbose: bool,
     output: &mut impl Write,
 ) -> io::Result<u8> {
@@ -325,7 +356,7 @@ fn write_line(
         _ => WRONG,
     };
     let sentence = match (&check.published, key) {
-        _ if code != EX_OK => check.to_string(),
+        _ if code != EX_OK => format!("{check}{hint}"),
         (Some(key), Some(_)) => format!("the record has the key, {}", kind_and_size(key)),
         (Some(key), None) => format!(
             "the record has a key, {}; with -k it is compared",
@@ -454,7 +485,7 @@ mod tests {
         ] {
             let mut output = Vec::new();
             assert_eq!(
-                write_line(&target, &answer, true, &mut output).unwrap(),
+                write_line(&target, &answer, "", true, &mut output).unwrap(),
                 code
             );
             let lines = String::from_utf8(output).unwrap();
