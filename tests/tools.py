@@ -3,7 +3,7 @@
 
 What they compute is checked by crosscheck.py.
 """
-import base64, json, os, re, socket, subprocess, threading, time
+import base64, json, os, re, shutil, socket, subprocess, threading, time
 
 import rig
 from rig import dns, keys, messages, milter, outside, token, wire
@@ -466,6 +466,21 @@ class TestkeyInToken(InToken):
         named = self.list(*self.where).stdout.decode()
         self.assertNotIn("module-path", named)
         self.assertIn("type=private\n", named)
+
+    def test_slow_modules_are_asked_at_once(self):
+        fake = token.FakeToken(self.home)
+        fake.set(lines={"C_GetSlotList.ms": 500})
+        modules = [fake.home / f"slow{n}.so" for n in range(4)]
+        for path in modules:
+            shutil.copy(fake.module, path)
+
+        def seconds(modules):
+            started = time.monotonic()
+            done = self.run_with(fake, "dkim-testkey", "--list", *(f"--pkcs11-module={path}" for path in modules))
+            self.assertEqual(done.stdout.count(b": 1 token"), len(modules), done.stdout + done.stderr)
+            return time.monotonic() - started
+
+        self.assertLess(seconds(modules), 2 * seconds(modules[:1]))
 
     def test_without_a_pin_keys_are_hidden(self):
         done = self.list("--pkcs11-module", self.module.module)

@@ -208,8 +208,8 @@ pub(crate) fn kind_and_size(key: &PublicKey) -> String {
 }
 
 /// RFC 8301 section 3.2: what verifiers must not accept less of, and what signers should have.
-const SHORTEST: u32 = 1024;
-const RECOMMENDED: u32 = 2048;
+pub(crate) const SHORTEST: u32 = 1024;
+pub(crate) const RECOMMENDED: u32 = 2048;
 
 #[cfg(test)]
 mod tests {

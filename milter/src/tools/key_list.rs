@@ -8,7 +8,7 @@ use super::speed::{Speed, THREADS};
 use super::testkey::{NAME, TestkeyError, WRONG};
 use super::token_access::{TokenAccess, TokenUse, fault_code};
 use super::{EX_OK, EX_UNAVAILABLE, absolute};
-use crate::record_check::{RecordCheck, kind_and_size};
+use crate::record_check::{RECOMMENDED, RecordCheck, SHORTEST, kind_and_size};
 use crate::shown::one_line;
 use dkim_core::engine::{KeyType, PublicKey};
 use dkim_core::key_record::KeyAnswer;
@@ -19,6 +19,7 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 /// What is to be listed, and how.
 pub(super) struct ListRequest<'a> {
@@ -121,11 +122,7 @@ impl Search {
                 writeln!(output, "modules in {directories}:")?;
             }
         }
-        let mut listed: Vec<Listed> = self
-            .references
-            .iter()
-            .map(|reference| access.list(reference))
-            .collect();
+        let mut listed = self.list(access);
         let locked = listed.iter().flatten().flatten();
         let locked = locked.filter(|token| is_locked(token)).count();
         if let (1, Some(pin)) = (locked, &self.pin) {
@@ -168,6 +165,18 @@ impl Search {
         }
         output.flush()?;
         Ok(outcome.code())
+    }
+
+    /// Asks all modules at once: one that hangs keeps nobody longer than itself.
+    fn list(&self, access: &TokenAccess) -> Vec<Listed> {
+        thread::scope(|scope| {
+            let ask = |reference| scope.spawn(move || access.list(reference));
+            let asked: Vec<_> = self.references.iter().map(ask).collect();
+            let listed = asked.into_iter().map(|asked| asked.join());
+            listed
+                .map(|listed| listed.unwrap_or(Err(Fault::Late)))
+                .collect()
+        })
     }
 
     /// Lists the only token that wants a PIN once more, with it.
@@ -245,8 +254,8 @@ impl Search {
         let key = place.key;
         let uri = place.uri(self.names_module);
         writeln!(output, "    {}", one_line(&uri.to_string()))?;
-        writeln!(output, "      {}", one_line(&told(key)))?;
         let public = key.public.as_ref().and_then(Public::key);
+        writeln!(output, "      {}", one_line(&told(key, public.as_ref())))?;
         match (&request.record, &public) {
             (Some((name, answer)), Some(public)) => {
                 let check = RecordCheck::new(answer, Some(public));
@@ -331,14 +340,15 @@ impl Outcome {
     }
 }
 
-/// What there is to know of `key`.
-fn told(key: &KeyFacts) -> String {
-    let Some(public) = key.public.as_ref().and_then(Public::key) else {
+/// What there is to know of `key`, whose public half is `public`.
+fn told(key: &KeyFacts, public: Option<&PublicKey>) -> String {
+    let Some(public) = public else {
         return "not for mail: neither an RSA nor an Ed25519 key, or the token does not tell its public half"
             .to_owned();
     };
-    let mut told = vec![kind_and_size(&public)];
+    let mut told = vec![kind_and_size(public)];
     told.push(match (key.can_sign, key.method) {
+        _ if is_too_short(public) => "too short to sign with".to_owned(),
         (Some(false), _) => "may not sign (CKA_SIGN is false)".to_owned(),
         (_, None) => "the token has no mechanism to sign by".to_owned(),
         (_, Some(method)) => format!("signs by {}", method.mechanism()),
@@ -354,14 +364,25 @@ fn told(key: &KeyFacts) -> String {
     if key.always_authenticate {
         told.push("wants the PIN for each signature (CKA_ALWAYS_AUTHENTICATE)".to_owned());
     }
-    if public.key_type() == KeyType::Rsa && public.bits() < 2048 {
-        told.push("2048 bits should be used (RFC 8301 section 3.2)".to_owned());
+    if is_too_short(public) {
+        told.push(format!(
+            "verifiers accept none with less than {SHORTEST} bits (RFC 8301 section 3.2)"
+        ));
+    } else if public.key_type() == KeyType::Rsa && public.bits() < RECOMMENDED {
+        told.push(format!(
+            "{RECOMMENDED} bits should be used (RFC 8301 section 3.2)"
+        ));
     }
     told.join("; ")
 }
 
 fn can_sign(key: &KeyFacts, public: Option<&PublicKey>) -> bool {
-    key.method.is_some() && key.can_sign != Some(false) && public.is_some()
+    let is_of_use = public.is_some_and(|public| !is_too_short(public));
+    key.method.is_some() && key.can_sign != Some(false) && is_of_use
+}
+
+fn is_too_short(public: &PublicKey) -> bool {
+    public.key_type() == KeyType::Rsa && public.bits() < SHORTEST
 }
 
 #[cfg(test)]
@@ -414,8 +435,25 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_verifiers_refuse_is_not_one_that_signs() {
+        for (bits, word, of_use) in [
+            (512, "too short to sign with", false),
+            (1024, "2048 bits should be used", true),
+            (2048, "signs by CKM_RSA_PKCS", true),
+        ] {
+            let modulus = [&[0x80][..], &vec![0; bits / 8 - 2], &[1]].concat();
+            let public = PublicKey::from_rsa_numbers(&modulus, &[1, 0, 1]).unwrap();
+            let key = facts();
+            let told = told(&key, Some(&public));
+            assert!(told.contains(word), "{told}");
+            assert_eq!(told.contains("signs by"), of_use, "{told}");
+            assert_eq!(can_sign(&key, Some(&public)), of_use, "{bits}");
+        }
+    }
+
+    #[test]
     fn a_key_without_a_public_half_is_not_for_mail() {
-        assert!(told(&facts()).starts_with("not for mail"));
+        assert!(told(&facts(), None).starts_with("not for mail"));
         assert!(!can_sign(&facts(), None));
     }
 }
