@@ -103,6 +103,12 @@ fn a_token_signs_verifies_and_digests_and_is_told_of() {
         (VERIFY, &[], "pkcs11 SoftHSM v2, in process", "software"),
         (
             VERIFY,
+            &["--digest", "token", "-h", "simple", "--threads", "2"],
+            "pkcs11 SoftHSM v2, in process",
+            "token",
+        ),
+        (
+            VERIFY,
             &["--per-message-key", "--threads", "2"],
             "pkcs11 SoftHSM v2, in process",
             "software",

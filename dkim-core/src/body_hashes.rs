@@ -3,6 +3,7 @@
 //! Each canonicalization runs once over a chunk, whatever the number of signatures, and so does its hash: a hash of the
 //! first octets (`l=`) is what the one hash is when it has come that far. So no number of lengths makes a body dearer.
 
+use crate::body_digest::{BodyHash, ToDigest};
 use crate::canonicalization::{Algorithm, BodyCanonicalizer};
 use sha2::{Digest, Sha256};
 
@@ -19,15 +20,6 @@ pub(crate) struct HashId {
     algorithm: Algorithm,
     /// Which of the wishes for a part of the body; none for all of it.
     part: Option<usize>,
-}
-
-/// A finished hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BodyHash {
-    /// SHA-256 of what was hashed.
-    pub(crate) digest: [u8; 32],
-    /// How many octets the whole canonical body has.
-    pub(crate) body_octets: u64,
 }
 
 /// One canonical body, its hash, and what that is on its way.
@@ -68,6 +60,35 @@ impl BodyHashes {
             algorithm,
             part: stream.hashes.add(limit),
         }
+    }
+
+    /// What is wanted, for who makes the hashes elsewhere.
+    pub(crate) fn wanted(&self) -> Vec<ToDigest> {
+        let of = |algorithm, stream: &Option<Stream>| {
+            let limits = stream.as_ref().map_or(Vec::new(), |s| s.hashes.limits());
+            let wanted = limits.into_iter();
+            wanted.map(move |limit| ToDigest { algorithm, limit })
+        };
+        let simple = of(Algorithm::Simple, &self.simple);
+        simple
+            .chain(of(Algorithm::Relaxed, &self.relaxed))
+            .collect()
+    }
+
+    /// The place of a hash in what is [`wanted`](Self::wanted).
+    pub(crate) fn place(&self, id: HashId) -> usize {
+        let hashes = |stream: &Option<Stream>| {
+            let hashes = stream.as_ref().map(|stream| &stream.hashes);
+            hashes.map_or((0, 0), |hashes| {
+                (usize::from(hashes.whole), hashes.parts.len())
+            })
+        };
+        let (simple, relaxed) = (hashes(&self.simple), hashes(&self.relaxed));
+        let (before, wholes) = match id.algorithm {
+            Algorithm::Simple => (0, simple.0),
+            Algorithm::Relaxed => (simple.0 + simple.1, relaxed.0),
+        };
+        before + id.part.map_or(0, |part| wholes + part)
     }
 
     /// Takes the next octets of the body.
@@ -122,6 +143,26 @@ impl FinishedHashes {
     }
 }
 
+#[cfg(test)]
+impl FinishedHashes {
+    /// All of them, in the order of [`BodyHashes::wanted`]; `wanted` is that.
+    pub(crate) fn all(&self, wanted: &[ToDigest]) -> Vec<BodyHash> {
+        let find = |wish: &ToDigest| {
+            let finished = match wish.algorithm {
+                Algorithm::Simple => self.simple.as_ref(),
+                Algorithm::Relaxed => self.relaxed.as_ref(),
+            };
+            let part = finished?
+                .parts
+                .iter()
+                .position(|part| Some(part.limit) == wish.limit);
+            let algorithm = wish.algorithm;
+            Some(self.get(HashId { algorithm, part }))
+        };
+        wanted.iter().filter_map(find).collect()
+    }
+}
+
 impl Stream {
     fn finish(self) -> Finished {
         let mut hashes = self.hashes;
@@ -150,6 +191,13 @@ impl Hashes {
             });
             self.parts.len() - 1
         }))
+    }
+
+    /// How much of the body each hash is of, none standing for all of it.
+    fn limits(&self) -> Vec<Option<u64>> {
+        let whole = self.whole.then_some(None);
+        let parts = self.parts.iter().map(|part| Some(part.limit));
+        whole.into_iter().chain(parts).collect()
     }
 
     fn update(&mut self, piece: &[u8]) {

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod body_digest;
 mod body_hashes;
 pub mod canonicalization;
 pub mod domain_name;

@@ -126,9 +126,12 @@ fn measure(options: &Options) -> Result<Outcome, PerfError> {
         options.canonicalization,
         options.task == Task::Sign && options.per_message_key,
     );
-    if options.digest == DigestBy::Token {
-        let token = in_token.as_ref();
-        signing.digest = token.and_then(|token| token.digest(options.canonicalization.body));
+    let digest = || match options.digest {
+        DigestBy::Token => in_token.as_ref().and_then(InToken::digest),
+        DigestBy::Software => None,
+    };
+    if options.task == Task::Sign {
+        signing.digest = digest();
     }
     let mut canonicalization = options.canonicalization.to_string();
     let work = match options.task {
@@ -139,7 +142,9 @@ fn measure(options: &Options) -> Result<Outcome, PerfError> {
             } else {
                 messages = messages.signed(&signing)?;
             }
-            Work::Verify(Verifying::new(engine, &key, options.per_message_key))
+            let mut verifying = Verifying::new(engine, &key, options.per_message_key);
+            verifying.digest = digest();
+            Work::Verify(verifying)
         }
     };
     let checkers: Vec<Verifying<'_>> = engines()

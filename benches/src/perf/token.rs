@@ -6,14 +6,10 @@
 use super::error::PerfError;
 use super::keys::{Key, record};
 use super::outcome::TokenUsed;
-use aws_lc_rs::digest::{SHA256, digest};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use dkim_core::canonicalization::{Algorithm, BodyCanonicalizer};
+use dkim_core::body_digest::{BodyHash, BodyStreams, ToDigest};
 use dkim_core::engine::{
     Engine, EngineError, KeyType, PrivateKey, PublicKey, SigningKey, VerifyingKey,
 };
-use memchr::memmem;
 use pkcs11_engine::{Isolation, KeyFacts, Level, OnToken, Reference, Settings, TokenKey, Tokens};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,10 +96,9 @@ impl InToken {
         self.on_token.clone().map(TokenEngine)
     }
 
-    /// The token as who digests bodies of that canonicalization.
-    pub(super) fn digest(&self, algorithm: Algorithm) -> Option<TokenDigest> {
-        let token = self.on_token.clone()?;
-        Some(TokenDigest::new(token, algorithm))
+    /// The token as who digests bodies.
+    pub(super) fn digest(&self) -> Option<TokenDigest> {
+        self.on_token.clone().map(TokenDigest)
     }
 
     /// What was used, for the output.
@@ -165,55 +160,38 @@ impl Engine for TokenEngine {
     }
 }
 
-/// Body hashes by a token. The signer takes none from outside, so that it gets no body at all, and the hash of that is
-/// replaced by the token's in what it gives: in what is to be signed, and in the field. Both are as long.
+/// Body hashes by a token.
 #[derive(Debug)]
-pub(super) struct TokenDigest {
-    token: OnToken,
-    algorithm: Algorithm,
-    /// `bh=` of no body.
-    of_nothing: String,
-}
+pub(super) struct TokenDigest(OnToken);
 
 impl TokenDigest {
-    fn new(token: OnToken, algorithm: Algorithm) -> Self {
-        // RFC 6376 section 3.4.3: a body that is not there is one line end to `simple`.
-        let nothing: &[u8] = match algorithm {
-            Algorithm::Simple => b"\r\n",
-            Algorithm::Relaxed => b"",
-        };
-        Self {
-            token,
-            algorithm,
-            of_nothing: STANDARD.encode(digest(&SHA256, nothing)),
-        }
-    }
-
-    /// `bh=` of `body`, which goes to the token in its canonical form and in chunks as large as a milter gets them.
+    /// The hashes of `body` that are `wanted`: its canonical form goes to the token in chunks as large as a milter gets
+    /// them.
     ///
     /// # Errors
     /// A call that failed.
-    pub(super) fn body_hash(&self, body: &[u8]) -> Result<String, String> {
-        let mut canonical = Vec::with_capacity(body.len() + 2);
-        let mut canonicalizer = BodyCanonicalizer::new(self.algorithm);
-        canonicalizer.update(body, &mut |piece| canonical.extend_from_slice(piece));
-        canonicalizer.finish(&mut |piece| canonical.extend_from_slice(piece));
-        let digest = self.token.digest(canonical.chunks(CHUNK));
-        digest
-            .map(|digest| STANDARD.encode(digest))
+    pub(super) fn body_hashes(
+        &self,
+        wanted: &[ToDigest],
+        body: &[u8],
+    ) -> Result<Vec<BodyHash>, String> {
+        let mut streams = BodyStreams::new(wanted);
+        let room = || Vec::with_capacity(body.len() + 2);
+        let mut canonical: Vec<Vec<u8>> = wanted.iter().map(|_| room()).collect();
+        let mut sink = |place: usize, octets: &[u8]| canonical[place].extend_from_slice(octets);
+        streams.update(body, &mut sink);
+        let counts = streams.finish(&mut sink);
+        let hashes = canonical.iter().zip(counts);
+        let hashes = hashes.map(|(octets, body_octets)| {
+            let digest = self.0.digest(octets.chunks(CHUNK));
+            digest.map(|digest| BodyHash {
+                digest,
+                body_octets,
+            })
+        });
+        hashes
+            .collect::<Result<_, _>>()
             .map_err(|fault| fault.to_string())
-    }
-
-    /// Puts `hash` in the place of the hash of nothing.
-    ///
-    /// # Errors
-    /// There is none in `octets`.
-    pub(super) fn put(&self, hash: &str, octets: &mut [u8]) -> Result<(), String> {
-        // The field is the last that is signed.
-        let at = memmem::rfind(octets, self.of_nothing.as_bytes())
-            .ok_or("the signer's bh= is not that of an empty body")?;
-        octets[at..at + hash.len()].copy_from_slice(hash.as_bytes());
-        Ok(())
     }
 }
 

@@ -87,30 +87,21 @@ impl<'a> Signing<'a> {
         let header = reader.header();
         let mut signer =
             Signer::new(header, vec![self.request.clone()]).map_err(|error| error.to_string())?;
-        let by_token = match &self.digest {
-            Some(digest) => Some((digest, digest.body_hash(body)?)),
+        let pieces = match &self.digest {
+            Some(digest) => {
+                let hashes = digest.body_hashes(&signer.to_digest(), body)?;
+                signer.to_sign_with(header, &hashes)
+            }
             None => {
                 signer.body(body);
-                None
+                signer.to_sign(header)
             }
         };
-        let mut pieces = signer.to_sign(header);
-        let piece = pieces
-            .first_mut()
-            .ok_or("the signer gave nothing to sign")?;
-        if let Some((digest, hash)) = &by_token {
-            digest.put(hash, &mut piece.octets)?;
-        }
+        let piece = pieces.first().ok_or("the signer gave nothing to sign")?;
         let signature = key.sign(&piece.octets).map_err(|error| error.to_string())?;
-        let field = signer
+        signer
             .field_value(piece.request, &signature)
-            .ok_or("the signer gave no field")?;
-        let Some((digest, hash)) = by_token else {
-            return Ok(field);
-        };
-        let mut field = field.into_bytes();
-        digest.put(&hash, &mut field)?;
-        String::from_utf8(field).map_err(|error| error.to_string())
+            .ok_or_else(|| "the signer gave no field".to_owned())
     }
 
     /// Parses the key anew and makes it ready.
@@ -137,6 +128,8 @@ pub(super) struct Verifying<'a> {
     pub answer: Option<Arc<KeyAnswer>>,
     /// What is accepted.
     pub config: VerifierConfig,
+    /// The token that hashes the body, if one does.
+    pub digest: Option<TokenDigest>,
 }
 
 impl<'a> Verifying<'a> {
@@ -147,6 +140,7 @@ impl<'a> Verifying<'a> {
             key,
             answer: (!per_message_key).then(|| parse_record(key)),
             config: VerifierConfig::default(),
+            digest: None,
         }
     }
 
@@ -163,8 +157,21 @@ impl<'a> Verifying<'a> {
             let answer = self.answer();
             (0..names).for_each(|name| verifier.answer(name, answer.clone()));
         }
-        verifier.body(body);
-        let verdicts = verifier.finish(header, self.engine);
+        let verdicts = match &self.digest {
+            Some(digest) => {
+                let hashes = digest.body_hashes(&verifier.to_digest(), body)?;
+                let hashes: Vec<_> = hashes.into_iter().map(Ok).collect();
+                for check in verifier.to_check_with(header, &hashes) {
+                    let outcome = check.run(self.engine);
+                    verifier.checked(&check, outcome);
+                }
+                verifier.verdicts(header)
+            }
+            None => {
+                verifier.body(body);
+                verifier.finish(header, self.engine)
+            }
+        };
         if verdicts
             .iter()
             .any(|verdict| verdict.result == ResultWord::Pass)

@@ -7,6 +7,7 @@ mod field_choice;
 
 pub use field_choice::{DEFAULT_FIELDS, FieldChoice, FieldChoiceError};
 
+use crate::body_digest::{BodyHash, ToDigest};
 use crate::body_hashes::{BodyHashes, HashId};
 use crate::canonicalization::{Canonicalization, append_field_without};
 use crate::domain_name::{is_domain, is_query_name, is_within};
@@ -152,12 +153,34 @@ impl Signer {
     /// [`new`](Self::new).
     pub fn to_sign(&mut self, header: &HeaderFields) -> Vec<ToSign> {
         let hashes = std::mem::take(&mut self.hashes).finish();
+        self.pieces(header, |id| Some(hashes.get(id)))
+    }
+
+    /// The body hashes that are wanted, for who makes them elsewhere: the body is then not fed here, and they are given to
+    /// [`to_sign_with`](Self::to_sign_with).
+    pub fn to_digest(&self) -> Vec<ToDigest> {
+        self.hashes.wanted()
+    }
+
+    /// Like [`to_sign`](Self::to_sign), with the hashes of [`to_digest`](Self::to_digest), in its order. Requests whose
+    /// hash is missing are left out.
+    pub fn to_sign_with(&mut self, header: &HeaderFields, hashes: &[BodyHash]) -> Vec<ToSign> {
+        let wanted = std::mem::take(&mut self.hashes);
+        self.pieces(header, |id| hashes.get(wanted.place(id)).copied())
+    }
+
+    /// What is to be signed where `hash_of` gives the body hash.
+    fn pieces(
+        &mut self,
+        header: &HeaderFields,
+        hash_of: impl Fn(HashId) -> Option<BodyHash>,
+    ) -> Vec<ToSign> {
         let fields = &self.fields;
         let mut field = Vec::new();
         let items = self.items.iter_mut().enumerate();
         items
-            .map(|(request, item)| {
-                let hash = hashes.get(item.body_hash);
+            .filter_map(|(request, item)| {
+                let hash = hash_of(item.body_hash)?;
                 let choice = &item.request.fields;
                 let names: Vec<&str> = item
                     .fields
@@ -179,7 +202,7 @@ impl Signer {
                 let end = field.value().len();
                 append_field_without(&mut octets, field, algorithm, end..end);
                 item.unsigned = unsigned;
-                ToSign { request, octets }
+                Some(ToSign { request, octets })
             })
             .collect()
     }

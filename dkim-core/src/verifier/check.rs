@@ -1,7 +1,7 @@
 //! One signature to be checked: what was signed, the signature, and the keys that may have made it.
 
 use super::{VerifierConfig, refusal};
-use crate::engine::Engine;
+use crate::engine::{Engine, PublicKey};
 use crate::key_record::{KeyAnswer, KeyRecord};
 use crate::signature::Signature;
 use std::sync::Arc;
@@ -60,6 +60,10 @@ pub enum CheckOutcome {
     Bad,
     /// The engine cannot use any of the keys; its reason.
     Unusable(String),
+    /// Nobody can say now; why. No engine in software gives this, but a token may be away.
+    Unavailable(String),
+    /// Nobody here will ever say; why. Nor does software give this, which takes every key that is accepted.
+    Refused(String),
 }
 
 impl Check {
@@ -76,6 +80,22 @@ impl Check {
             }
         }
         outcome
+    }
+
+    /// What was signed, for who does not check with an engine.
+    pub fn octets(&self) -> &[u8] {
+        &self.octets
+    }
+
+    /// The signature that is to be checked.
+    pub fn signature(&self) -> &[u8] {
+        &self.signature
+    }
+
+    /// The keys that may have made it, and the place of each one's record.
+    pub fn keys(&self) -> impl Iterator<Item = (usize, &PublicKey)> {
+        self.records()
+            .map(|(index, record)| (index, record.public_key()))
     }
 
     fn records(&self) -> impl Iterator<Item = (usize, &KeyRecord)> {

@@ -11,6 +11,7 @@ use check::UsableRecords;
 pub use check::{Check, CheckOutcome};
 pub use verdict::{Reason, Verdict};
 
+use crate::body_digest::{BodyHash, ToDigest};
 use crate::body_hashes::{BodyHashes, HashId};
 use crate::canonicalization::append_field_without;
 use crate::engine::KeyType;
@@ -131,6 +132,35 @@ impl Verifier {
     /// A name that was not answered by now counts as one that could not be looked up.
     pub fn to_check(&mut self, header: &HeaderFields) -> Vec<Check> {
         let hashes = std::mem::take(&mut self.hashes).finish();
+        self.checks(header, |id| Ok(hashes.get(id)))
+    }
+
+    /// The body hashes that are wanted, for who makes them elsewhere: the body is then not fed here, and they are given to
+    /// [`to_check_with`](Self::to_check_with).
+    pub fn to_digest(&self) -> Vec<ToDigest> {
+        self.hashes.wanted()
+    }
+
+    /// Like [`to_check`](Self::to_check), with the hashes of [`to_digest`](Self::to_digest), in its order; or why there
+    /// is none, which leaves open what became of the body.
+    pub fn to_check_with(
+        &mut self,
+        header: &HeaderFields,
+        hashes: &[Result<BodyHash, String>],
+    ) -> Vec<Check> {
+        let wanted = std::mem::take(&mut self.hashes);
+        self.checks(header, |id| match hashes.get(wanted.place(id)) {
+            Some(hash) => hash.clone(),
+            None => Err("nobody made it".to_owned()),
+        })
+    }
+
+    /// The checks of what has the body hash that `hash_of` gives.
+    fn checks(
+        &mut self,
+        header: &HeaderFields,
+        hash_of: impl Fn(HashId) -> Result<BodyHash, String>,
+    ) -> Vec<Check> {
         let fields = FieldIndex::new(header);
         let mut checks = Vec::new();
         for (index, item) in self.items.iter_mut().enumerate() {
@@ -143,7 +173,13 @@ impl Verifier {
                 item.reason = Some(Reason::KeyUnavailable("no answer in time".into()));
                 continue;
             };
-            let hash = hashes.get(hash);
+            let hash = match hash_of(hash) {
+                Ok(hash) => hash,
+                Err(why) => {
+                    item.reason = Some(Reason::BodyHashUnavailable(why));
+                    continue;
+                }
+            };
             if let Some(length) = signature.body_length {
                 if length > hash.body_octets {
                     item.reason = Some(Reason::BodyShorterThanLength);
@@ -191,6 +227,8 @@ impl Verifier {
         item.reason = Some(match outcome {
             CheckOutcome::Bad => Reason::Signature,
             CheckOutcome::Unusable(why) => Reason::EngineRefusesKey(why),
+            CheckOutcome::Unavailable(why) => Reason::CheckUnavailable(why),
+            CheckOutcome::Refused(why) => Reason::CheckRefused(why),
             CheckOutcome::Good { .. }
                 if item.unsigned_octets > 0 && !self.config.accept_unsigned_octets =>
             {

@@ -94,6 +94,15 @@ pub enum Reason {
     /// The engine cannot use the key.
     #[error("unusable key: {0}")]
     EngineRefusesKey(String),
+    /// Who checks signatures could not be asked.
+    #[error("signature cannot be checked now: {0}")]
+    CheckUnavailable(String),
+    /// Who checks signatures here checks none of that key.
+    #[error("signature is not checked here: {0}")]
+    CheckRefused(String),
+    /// Who makes body hashes could not be asked.
+    #[error("body hash cannot be computed now: {0}")]
+    BodyHashUnavailable(String),
     /// The body ends before `l=` octets.
     #[error("body is shorter than l=")]
     BodyShorterThanLength,
@@ -137,13 +146,17 @@ impl Reason {
                 ResultWord::Fail
             }
             Self::KeyRecord(_) => ResultWord::PermError,
-            Self::KeyUnavailable(_) | Self::NotChecked => ResultWord::TempError,
+            Self::KeyUnavailable(_)
+            | Self::CheckUnavailable(_)
+            | Self::BodyHashUnavailable(_)
+            | Self::NotChecked => ResultWord::TempError,
             Self::KeyTooLarge { .. }
             | Self::EngineRefusesKey(_)
             | Self::BodyHash
             | Self::Signature => ResultWord::Fail,
             Self::TooManySignatures { .. }
             | Self::FromTheFuture
+            | Self::CheckRefused(_)
             | Self::UnsignedOctets(_)
             | Self::SeveralFrom(_) => ResultWord::Policy,
         }
@@ -387,6 +400,21 @@ mod tests {
                 Reason::BodyShorterThanLength,
                 PermError,
                 "body is shorter than l=",
+            ),
+            (
+                Reason::CheckUnavailable("why".into()),
+                TempError,
+                "signature cannot be checked now: why",
+            ),
+            (
+                Reason::CheckRefused("why".into()),
+                Policy,
+                "signature is not checked here: why",
+            ),
+            (
+                Reason::BodyHashUnavailable("why".into()),
+                TempError,
+                "body hash cannot be computed now: why",
             ),
             (Reason::BodyHash, Fail, "body hash did not verify"),
             (Reason::Signature, Fail, "signature did not verify"),
