@@ -6,7 +6,7 @@
 use cryptoki::error::{Error, RvError};
 use serde::{Deserialize, Serialize};
 
-/// Why a key in a token does not sign.
+/// Why a token does not do what is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Fault {
     /// The module cannot be loaded or does not start.
@@ -92,6 +92,22 @@ pub enum Fault {
         /// The token's URI.
         token: String,
     },
+    /// The token answers wrongly where the right answer is known.
+    #[error("token {token}: it {what}: the token is damaged, or its module is")]
+    WrongAnswer {
+        /// The token's URI.
+        token: String,
+        /// What it does.
+        what: String,
+    },
+    /// A digest that was begun cannot be ended.
+    #[error("token {token}: the digest that was begun is lost: {reason}")]
+    DigestLost {
+        /// The token's URI.
+        token: String,
+        /// Why.
+        reason: String,
+    },
     /// A key that came back is not the one that was there.
     #[error(
         "{key}: there is another key now than when it was loaded; reload to sign with that one"
@@ -108,14 +124,14 @@ pub enum Fault {
         /// Since when.
         seconds: u64,
     },
-    /// More signatures wait than may.
-    #[error("{waiting} signatures wait for the token already")]
+    /// More waits than may.
+    #[error("{waiting} requests wait for the token already")]
     Full {
         /// How many.
         waiting: usize,
     },
     /// The token took longer than a message waits.
-    #[error("the token gave no signature in time")]
+    #[error("the token gave no answer in time")]
     Late,
     /// The process that holds the module is gone, or could not be started.
     #[error("the process that holds the token's module {reason}")]
@@ -127,7 +143,7 @@ pub enum Fault {
     #[error("the token is still being opened")]
     NotYet,
     /// All is being shut down.
-    #[error("signing is being stopped")]
+    #[error("the use of tokens is being stopped")]
     Stopped,
 }
 

@@ -17,7 +17,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 
 use crate::service::{Service, ServiceSettings};
 use crate::session_pool::{Job, Limits};
-use crate::wire::{Answer, Hello, Registered, Request, path};
+use crate::wire::{Answer, Hello, Request, path};
 
 /// The only argument of such a process.
 pub(crate) const ARGUMENT: &str = "--pkcs11-module-host";
@@ -56,24 +56,17 @@ fn serve() -> io::Result<()> {
     })?;
     let (until, is_asked) = loop {
         match Request::read(&mut input) {
-            Ok(Some(Request::Register(registered))) => {
-                let Registered {
-                    number,
-                    reference,
-                    known,
-                } = *registered;
-                service.register(number, reference, known);
-            }
+            Ok(Some(Request::Register(registered))) => service.register(*registered),
             Ok(Some(Request::Forget(number))) => service.forget(number),
-            Ok(Some(Request::Sign {
+            Ok(Some(Request::Do {
                 id,
                 key,
                 millis,
-                octets,
+                asked,
             })) => service.submit(Job {
                 id,
                 key,
-                octets,
+                asked,
                 deadline: Instant::now() + Duration::from_millis(millis.into()),
             }),
             Ok(Some(Request::List(id, reference))) => {

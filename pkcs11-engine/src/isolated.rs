@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use dkim_core::engine::{self, VerifyingKey};
 
+use crate::duty::{Asked, BAD, Duty, GOOD};
 use crate::error::Fault;
 use crate::key::Public;
 use crate::listing::TokenListing;
@@ -70,6 +71,7 @@ struct State {
 type Listed = Result<Vec<TokenListing>, Fault>;
 
 struct Key {
+    duty: Duty,
     reference: Reference,
     /// What it was when it was seen first: no other is taken for it, by whichever process.
     seen: Option<(Public, Arc<dyn VerifyingKey>)>,
@@ -122,9 +124,10 @@ impl Isolated {
         Ok(Self { inner })
     }
 
-    pub(crate) fn register(&self, number: u32, reference: Reference) {
+    pub(crate) fn register(&self, number: u32, duty: Duty, reference: Reference) {
         let mut state = self.inner.state();
         let key = Key {
+            duty,
             reference,
             seen: None,
         };
@@ -149,13 +152,23 @@ impl Isolated {
                 state.fault.clone()
             };
             drop(state);
-            (self.inner.tell)(Told::Event(Event::Signed {
+            (self.inner.tell)(Told::Event(Event::Done {
                 id: job.id,
                 result: Err(fault),
             }));
             return;
         }
         let id = job.id;
+        if let Asked::Abandon(_) = job.asked {
+            // Nobody waits for it; and where there is no process, there is nothing to abandon.
+            state.ask(Request::Do {
+                id,
+                key: job.key,
+                millis: 0,
+                asked: job.asked,
+            });
+            return;
+        }
         let given = Given { job, tries: 0 };
         state.jobs.insert(id, given);
         state.give(id);
@@ -226,11 +239,11 @@ impl State {
         };
         given.tries += 1;
         let left = given.job.deadline.saturating_duration_since(Instant::now());
-        let _ = process.requests.send(Request::Sign {
+        let _ = process.requests.send(Request::Do {
             id,
             key: given.job.key,
             millis: u32::try_from(left.as_millis()).unwrap_or(u32::MAX),
-            octets: given.job.octets.clone(),
+            asked: given.job.asked.clone(),
         });
     }
 }
@@ -348,7 +361,7 @@ impl Inner {
             }));
         }
         for id in jobs {
-            (self.tell)(Told::Event(Event::Signed {
+            (self.tell)(Told::Event(Event::Done {
                 id,
                 result: Err(fault.clone()),
             }));
@@ -390,7 +403,7 @@ impl Inner {
     fn happened(&self, event: Event, number: u64) {
         let mut state = self.state();
         let event = match event {
-            Event::Signed { id, result } => {
+            Event::Done { id, result } => {
                 // Late ones have been answered.
                 let Some(given) = state.jobs.remove(&id) else {
                     return;
@@ -402,10 +415,17 @@ impl Inner {
                     state.last_signed = Some(Instant::now());
                 }
                 drop(state);
-                Event::Signed {
+                Event::Done {
                     id,
-                    result: result.and_then(|signature| {
-                        verified(verifying.as_deref(), &given.job.octets, signature)
+                    result: result.and_then(|made| match &given.job.asked {
+                        Asked::Sign(octets) => verified(verifying.as_deref(), octets, made),
+                        Asked::Verify(_) if made == GOOD || made == BAD => Ok(made),
+                        Asked::Digest(step) if made.len() == if step.is_last { 32 } else { 0 } => {
+                            Ok(made)
+                        }
+                        _ => Err(Fault::Process {
+                            reason: "gave an answer that is none".to_owned(),
+                        }),
                     }),
                 }
             }
@@ -413,7 +433,7 @@ impl Inner {
                 state.stuck = None;
                 if let Some(key) = state.keys.get_mut(&key)
                     && key.seen.is_none()
-                    && let Some(public) = &facts.public
+                    && let Some(public) = facts.as_ref().and_then(|facts| facts.public.as_ref())
                     && let Some(to_verify) = public.key()
                     && let Ok(verifying) = engine::default_engine().verifying_key(&to_verify)
                 {
@@ -478,7 +498,9 @@ impl Inner {
             reason: reason.clone(),
         };
         state.fault = fault.clone();
-        let is_lost = |given: &Given| !is_first || given.tries >= MOST_TRIES;
+        let is_lost = |given: &Given| {
+            !is_first || given.tries >= MOST_TRIES || !given.job.asked.may_be_repeated()
+        };
         let jobs: Vec<u64> = state
             .jobs
             .extract_if(|_, given| is_lost(given))
@@ -578,6 +600,7 @@ impl Key {
     fn registered(&self, number: u32) -> Request {
         Request::Register(Box::new(Registered {
             number,
+            duty: self.duty,
             reference: self.reference.clone(),
             known: self.seen.as_ref().map(|(public, _)| public.clone()),
         }))

@@ -67,7 +67,7 @@ pub struct Public {
 }
 
 impl Public {
-    fn of(key: &PublicKey) -> Self {
+    pub(crate) fn of(key: &PublicKey) -> Self {
         Self {
             is_rsa: key.key_type() == KeyType::Rsa,
             record: key.to_record(),

@@ -8,13 +8,16 @@
 //! - `service`: all that is signed by one module, wherever it runs; the search for tokens that are away;
 //! - `session_pool`, `worker`: a token's threads, its breaker, and the way to one signature;
 //! - `token`, `key`, `module`: slot and login; one key; C_Initialize and C_Finalize;
-//! - `on_token`: verification and digests on the token, in this process: for benchmarks, and for who must;
+//! - `serving`, `duty`, `verify`: tokens that verify and hash, for who must: the way in, what a worker does, which calls it
+//!   makes;
+//! - `on_token`: the same in this process, for benchmarks;
 //! - `uri`, `pin`, `reference`: what operators write, and what it comes to; `listing`: what they may copy; `error`: what they read.
 //!
 //! A token is used for the keys that name it and for nothing else. C_Finalize is called once, last, by
 //! [`Tokens::shut_down`], if C_Initialize was ours, and never while anybody is inside the module.
 #![forbid(unsafe_code)]
 
+mod duty;
 mod error;
 mod helper;
 mod isolated;
@@ -26,10 +29,12 @@ pub mod pin;
 mod process;
 mod reference;
 mod service;
+mod serving;
 mod session_pool;
 mod token;
 mod tokens;
 pub mod uri;
+mod verify;
 mod wire;
 mod worker;
 
@@ -39,4 +44,5 @@ pub use key::{KeyFacts, Method, Public};
 pub use listing::TokenListing;
 pub use on_token::OnToken;
 pub use reference::{Reference, ReferenceError, installed_modules};
+pub use serving::{TokenDigest, TokenDigester, TokenVerifier};
 pub use tokens::{Isolation, Level, Notice, Settings, TokenKey, Tokens};

@@ -62,6 +62,7 @@ pub(crate) fn list(
         };
         let token = known(&facts);
         if may_log_in {
+            token.need_login();
             token.take_pin_from(reference.pin.as_ref());
         }
         let opened = if may_log_in {

@@ -1,9 +1,9 @@
-//! What else a token can do for DKIM, and need not: verify signatures, and compute the digest of a body.
+//! What else a token can do for DKIM, and need not: verify signatures, and compute the digest of a body; for benchmarks.
 //!
 //! An engine of 2009 did both. Software is faster at either: each signature to be verified has another public key, which
-//! has to be brought to the token first, and a body costs more on its way there than SHA-256 does here. So nothing uses
-//! this by itself; it is for measuring that, and for who must have it so. The module is loaded in this process, not in one
-//! of its own, for the same two reasons: it would be one more way for all those octets.
+//! has to be brought to the token first, and a body costs more on its way there than SHA-256 does here. This is for
+//! measuring that, so the module is loaded in this process, not in one of its own: it would be one more way for all those
+//! octets. Mail that must be verified on a token goes the way of signatures, see `duty`.
 //!
 //! Verdicts are right even so: what a token cannot say, because a call failed, is verified in software, and
 //! [`OnToken::fault`] tells of it. A failed call is not tried again.
@@ -13,21 +13,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cryptoki::error::{Error, RvError};
-use cryptoki::mechanism::eddsa::{EddsaParams, EddsaSignatureScheme};
-use cryptoki::mechanism::{Mechanism, MechanismType};
-use cryptoki::object::{Attribute, KeyType as TokenKeyType, ObjectClass, ObjectHandle};
+use cryptoki::mechanism::Mechanism;
+use cryptoki::object::ObjectHandle;
 use cryptoki::session::Session;
 use cryptoki::slot::Slot;
-use dkim_core::engine::{self, BadSignature, KeyType, PublicKey, VerifyingKey};
-use sha2::{Digest, Sha256};
+use dkim_core::engine::{self, BadSignature, PublicKey, VerifyingKey};
 
 use crate::error::{Fault, call_and_code};
-use crate::key::{DIGEST_INFO, Failed};
+use crate::key::Failed;
 use crate::module::{Entered, Module};
 use crate::reference::Reference;
 use crate::service::Salt;
 use crate::token::{self, Token};
 use crate::uri::{MechanismChoice, TokenFacts, Uri};
+use crate::verify::{self, HeaderBy, Method};
 
 /// A token that verifies and digests. Cheap to clone; to be closed once, by [`OnToken::close`].
 #[derive(Clone)]
@@ -149,7 +148,7 @@ impl OnToken {
     ) -> Result<[u8; 32], Fault> {
         let inner = &self.inner;
         let entered = inner.module.enter()?;
-        let digest = inner.with_session(&entered, go, |_| false)?;
+        let digest = inner.with_session(&entered, go)?;
         let digest = digest.map_err(|error| inner.device(&error))?;
         digest
             .try_into()
@@ -192,34 +191,22 @@ impl fmt::Debug for OnToken {
 struct KeyOnToken {
     token: OnToken,
     object: ObjectHandle,
-    method: VerifyMethod,
+    method: Method,
     /// For when a call fails.
     software: Box<dyn VerifyingKey>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum VerifyMethod {
-    /// CKM_RSA_PKCS over the DigestInfo.
-    RsaPkcs,
-    /// CKM_SHA256_RSA_PKCS: the token hashes the header.
-    Sha256RsaPkcs,
-    /// CKM_EDDSA over the digest.
-    Eddsa,
 }
 
 impl VerifyingKey for KeyOnToken {
     fn verify(&self, octets: &[u8], signature: &[u8]) -> Result<(), BadSignature> {
         let inner = &self.token.inner;
-        let verified = inner.module.enter().and_then(|entered| {
-            inner.with_session(
-                &entered,
-                |session| self.ask(session, octets, signature),
-                says_bad,
-            )
-        });
+        let ask = |session: &Session| self.method.ask(session, self.object, octets, signature);
+        let verified = inner
+            .module
+            .enter()
+            .and_then(|entered| inner.with_session(&entered, ask));
         match verified {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) if says_bad(&error) => Err(BadSignature),
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => Err(BadSignature),
             Ok(Err(error)) => {
                 inner.note(inner.device(&error));
                 self.software.verify(octets, signature)
@@ -227,25 +214,6 @@ impl VerifyingKey for KeyOnToken {
             Err(fault) => {
                 inner.note(fault);
                 self.software.verify(octets, signature)
-            }
-        }
-    }
-}
-
-impl KeyOnToken {
-    fn ask(&self, session: &Session, octets: &[u8], signature: &[u8]) -> Result<(), Error> {
-        let digest = || Sha256::digest(octets);
-        match self.method {
-            VerifyMethod::RsaPkcs => {
-                let info = [DIGEST_INFO, &digest()[..]].concat();
-                session.verify(&Mechanism::RsaPkcs, self.object, &info, signature)
-            }
-            VerifyMethod::Sha256RsaPkcs => {
-                session.verify(&Mechanism::Sha256RsaPkcs, self.object, octets, signature)
-            }
-            VerifyMethod::Eddsa => {
-                let params = EddsaParams::new(EddsaSignatureScheme::Pure);
-                session.verify(&Mechanism::Eddsa(params), self.object, &digest(), signature)
             }
         }
     }
@@ -264,13 +232,12 @@ impl Drop for KeyOnToken {
 }
 
 impl Inner {
-    /// Does `go` in a session of its own, which is kept for the next unless what came of it is an error that is not
-    /// `harmless`: a failed call may have left an operation active, which blocks a session for good.
+    /// Does `go` in a session of its own, which is kept for the next unless it fails: a failed call may have left an
+    /// operation active, which blocks a session for good.
     fn with_session<T>(
         &self,
         entered: &Entered<'_>,
         go: impl FnOnce(&Session) -> Result<T, Error>,
-        harmless: impl FnOnce(&Error) -> bool,
     ) -> Result<Result<T, Error>, Fault> {
         let idle = self.state().sessions.pop();
         let session = match idle {
@@ -278,7 +245,7 @@ impl Inner {
             None => self.open_session(entered)?,
         };
         let result = go(&session);
-        if result.as_ref().err().is_none_or(harmless) {
+        if result.is_ok() {
             self.state().sessions.push(session);
         } else {
             // It may be gone already.
@@ -300,31 +267,10 @@ impl Inner {
     }
 
     /// How the token is asked about signatures of `key`.
-    fn method(&self, entered: &Entered<'_>, key: &PublicKey) -> Result<VerifyMethod, Fault> {
-        let bits = key.bits() as usize;
-        let has = |mechanism| {
-            entered
-                .get_mechanism_info(self.slot, mechanism)
-                .is_ok_and(|info| {
-                    // Sizes of curves are not told alike.
-                    info.verify()
-                        && (mechanism == MechanismType::EDDSA
-                            || info.min_key_size() <= bits
-                                && (bits <= info.max_key_size() || info.max_key_size() == 0))
-                })
-        };
-        let raw = || has(MechanismType::RSA_PKCS).then_some(VerifyMethod::RsaPkcs);
-        let hashing = || has(MechanismType::SHA256_RSA_PKCS).then_some(VerifyMethod::Sha256RsaPkcs);
-        let method = match (key.key_type(), self.choice) {
-            (KeyType::Ed25519, _) => has(MechanismType::EDDSA).then_some(VerifyMethod::Eddsa),
-            (_, MechanismChoice::Auto) => raw().or_else(hashing),
-            (_, MechanismChoice::RsaPkcs) => raw(),
-            (_, MechanismChoice::Sha256RsaPkcs) => hashing(),
-        };
-        let what = match key.key_type() {
-            KeyType::Ed25519 => "Ed25519".to_owned(),
-            KeyType::Rsa => format!("RSA of {bits} bits"),
-        };
+    fn method(&self, entered: &Entered<'_>, key: &PublicKey) -> Result<Method, Fault> {
+        let method = Method::of(entered, self.slot, key, self.choice, HeaderBy::Software)
+            .map_err(|error| self.device(&error))?;
+        let what = verify::kind_of(key);
         method.ok_or_else(|| self.unfit(format!("the token does not verify {what}")))
     }
 
@@ -332,25 +278,9 @@ impl Inner {
     fn import(&self, key: &PublicKey) -> Result<ObjectHandle, Fault> {
         let keeper = self.keeper();
         let keeper = keeper.as_ref().ok_or(Fault::Stopped)?;
-        let mut last = None;
-        for numbers in numbers(key) {
-            let mut template = vec![
-                Attribute::Class(ObjectClass::PUBLIC_KEY),
-                Attribute::Token(false),
-                Attribute::Private(false),
-                Attribute::Verify(true),
-            ];
-            template.extend(numbers);
-            match keeper.create_object(&template) {
-                Ok(object) => return Ok(object),
-                Err(error) => last = Some(error),
-            }
-        }
-        // There is at least one form of each key, so that there is an error.
-        Err(match last {
-            Some(Error::Pkcs11(RvError::SessionReadOnly, _)) => self.unfit(READ_ONLY.to_owned()),
-            Some(error) => self.device(&error),
-            None => Fault::Stopped,
+        verify::import(keeper, key).map_err(|error| match error {
+            Error::Pkcs11(RvError::SessionReadOnly, _) => self.unfit(READ_ONLY.to_owned()),
+            error => self.device(&error),
         })
     }
 
@@ -383,41 +313,6 @@ impl Inner {
     }
 }
 
-/// What tells one key from another, in the forms that tokens take, the usual one first.
-fn numbers(key: &PublicKey) -> Vec<Vec<Attribute>> {
-    match key {
-        PublicKey::Rsa {
-            modulus, exponent, ..
-        } => vec![vec![
-            Attribute::KeyType(TokenKeyType::RSA),
-            Attribute::Modulus(modulus.clone()),
-            Attribute::PublicExponent(exponent.clone()),
-        ]],
-        ed25519 => [CURVE_BY_NAME, CURVE_BY_NUMBER]
-            .iter()
-            .map(|curve| {
-                vec![
-                    Attribute::KeyType(TokenKeyType::EC_EDWARDS),
-                    Attribute::EcParams(curve.to_vec()),
-                    // An OCTET STRING in DER.
-                    Attribute::EcPoint([&[4, 32], &ed25519.to_record()[..]].concat()),
-                ]
-            })
-            .collect(),
-    }
-}
-
-/// Whether it is the signature's fault.
-fn says_bad(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Pkcs11(
-            RvError::SignatureInvalid | RvError::SignatureLenRange,
-            cryptoki::context::Function::Verify
-        )
-    )
-}
-
 fn fault(failed: Failed, token: &str) -> Fault {
     match failed {
         Failed::Fault(fault) => fault,
@@ -447,16 +342,13 @@ fn salt() -> Result<Salt, Fault> {
 const READ_ONLY: &str = "the token takes no public key into a read-only session (CKR_SESSION_READ_ONLY), so that it \
      cannot verify; leave that to software";
 
-/// CKA_EC_PARAMS of Ed25519: the PrintableString "edwards25519" (PKCS#11 3.0), or the OBJECT IDENTIFIER of RFC 8410.
-const CURVE_BY_NAME: &[u8] = b"\x13\x0cedwards25519";
-const CURVE_BY_NUMBER: &[u8] = b"\x06\x03\x2b\x65\x70";
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pin::PinSource;
     use dkim_core::engine::conformance::verifying_conformance;
     use dkim_core::engine::{Engine, EngineError, PrivateKey, SigningKey};
+    use sha2::{Digest, Sha256};
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use std::process::Command;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::duty::Duty;
 use crate::error::{Fault, call_and_code};
 use crate::key::{Failed, KeyFacts, Public};
 use crate::listing::{self, TokenListing};
@@ -23,6 +24,7 @@ use crate::reference::Reference;
 use crate::session_pool::{Job, Limits, Pool, Report};
 use crate::token::{self, Token, WrongPin};
 use crate::uri::{TokenFacts, Uri};
+use crate::wire::Registered;
 use crate::worker::Wanted;
 
 /// What a PIN is known again by without being kept, and what makes that of no use elsewhere.
@@ -32,10 +34,11 @@ pub(crate) type Salt = [u8; 16];
 /// What a service has to tell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Event {
-    /// A key can be signed with.
+    /// A key can be signed with, or another duty is done.
     Opened {
         key: u32,
-        facts: Box<KeyFacts>,
+        /// What there is to know of a key.
+        facts: Option<Box<KeyFacts>>,
         /// What is odd about it.
         notes: Vec<String>,
     },
@@ -43,8 +46,8 @@ pub(crate) enum Event {
     Away { keys: Vec<u32>, fault: Fault },
     /// The keys of a token can be signed with again.
     Back { keys: Vec<u32>, token: String },
-    /// A signature, or why there is none.
-    Signed {
+    /// What was asked for, or why it was not done.
+    Done {
         id: u64,
         result: Result<Vec<u8>, Fault>,
     },
@@ -93,6 +96,7 @@ struct State {
 
 struct Entry {
     reference: Reference,
+    duty: Duty,
     /// Its public half, once it was seen: no other is taken for it.
     known: Option<Public>,
     state: EntryState,
@@ -139,10 +143,18 @@ impl Service {
         Ok(Self { inner })
     }
 
-    /// Has the key that `reference` names opened, to be known as `number`; if it was seen before, by its public half.
-    pub(crate) fn register(&self, number: u32, reference: Reference, known: Option<Public>) {
+    /// Has the key that `reference` names opened, to be known as `number`; if it was seen before, by its public half. Or the
+    /// token, for another duty.
+    pub(crate) fn register(&self, registered: Registered) {
+        let Registered {
+            number,
+            duty,
+            reference,
+            known,
+        } = registered;
         let entry = Entry {
             reference,
+            duty,
             known,
             state: EntryState::New(Vec::new()),
             is_looked_at: false,
@@ -271,9 +283,15 @@ impl Inner {
                         continue;
                     };
                     entry.is_looked_at = true;
-                    let (reference, known) = (entry.reference.clone(), entry.known.clone());
+                    let wanted = Registered {
+                        number,
+                        duty: entry.duty,
+                        reference: entry.reference.clone(),
+                        known: entry.known.clone(),
+                    };
                     drop(state);
-                    if let Err(fault) = self.open(number, &reference, known) {
+                    let reference = wanted.reference.clone();
+                    if let Err(fault) = self.open(wanted) {
                         self.failed(number, &reference, fault);
                     }
                     let mut state = self.state();
@@ -362,7 +380,7 @@ impl Inner {
         number: u32,
         reference: &Reference,
         pool: &Arc<Pool>,
-        facts: KeyFacts,
+        facts: Option<Box<KeyFacts>>,
         notes: Vec<String>,
     ) {
         let mut state = self.state();
@@ -371,14 +389,13 @@ impl Inner {
             pool.remove(number);
             return;
         };
-        entry.known.clone_from(&facts.public);
+        entry.known = facts.as_ref().and_then(|facts| facts.public.clone());
         // Who is told may ask for signatures at once: they wait until all is told.
         entry.state = match mem::replace(&mut entry.state, EntryState::Found(Vec::new())) {
             EntryState::New(jobs) => EntryState::Found(jobs),
             _ => EntryState::Found(Vec::new()),
         };
         drop(state);
-        let facts = Box::new(facts);
         (self.tell)(Event::Opened {
             key: number,
             facts,
@@ -482,23 +499,28 @@ impl Inner {
     }
 
     /// Has the key opened that `reference` names; what comes of it is told by a worker of its token.
-    fn open(
-        self: &Arc<Self>,
-        number: u32,
-        reference: &Reference,
-        known: Option<Public>,
-    ) -> Result<(), Fault> {
+    fn open(self: &Arc<Self>, registered: Registered) -> Result<(), Fault> {
+        let Registered {
+            number,
+            duty,
+            reference,
+            known,
+        } = registered;
         let module = self.module(&reference.module)?;
         let token = self.find_token(&module, &reference.uri)?;
         let pool = self.pool(&module, token)?;
+        if duty == Duty::Sign {
+            pool.token().need_login();
+        }
         pool.token().take_pin_from(reference.pin.as_ref());
         let wanted = Wanted {
             number,
+            duty,
             uri: reference.uri.clone(),
             choice: reference.mechanism(),
             known,
         };
-        let (inner, reference) = (Arc::clone(self), reference.clone());
+        let inner = Arc::clone(self);
         let of_key = Arc::clone(&pool);
         pool.open(wanted, move |looked| match looked {
             Ok((facts, notes)) => inner.opened(number, &reference, &of_key, facts, notes),
@@ -608,7 +630,7 @@ impl Inner {
         let pool = Pool::start(token, self.settings.limits, move |report| {
             let Some(inner) = inner.upgrade() else { return };
             let event = match report {
-                Report::Signed(id, result) => Event::Signed { id, result },
+                Report::Done(id, result) => Event::Done { id, result },
                 Report::Keys(keys, Ok(())) => Event::Back {
                     keys,
                     token: uri.clone(),
@@ -633,7 +655,7 @@ impl Inner {
 
     fn refuse(&self, jobs: Vec<Job>, fault: &Fault) {
         for job in jobs {
-            (self.tell)(Event::Signed {
+            (self.tell)(Event::Done {
                 id: job.id,
                 result: Err(fault.clone()),
             });

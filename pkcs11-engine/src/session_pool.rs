@@ -14,17 +14,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::duty::{Asked, BAD, Digests, GOOD};
 use crate::error::{Cause, Fault};
 use crate::key::KeyFacts;
 use crate::token::Token;
-use crate::worker::{Failure, KeyInToken, Wanted, Worker};
+use crate::worker::{Failure, InToken, Purpose, Wanted, Worker};
 
-/// Octets to be signed.
+/// Something to be done.
 pub(crate) struct Job {
     pub(crate) id: u64,
-    /// The key's number.
+    /// The number of the key, or of what else the token was named for.
     pub(crate) key: u32,
-    pub(crate) octets: Vec<u8>,
+    pub(crate) asked: Asked,
     /// Nobody waits for it any more after that.
     pub(crate) deadline: Instant,
 }
@@ -32,7 +33,7 @@ pub(crate) struct Job {
 /// What a pool has to tell.
 pub(crate) enum Report {
     /// A job is done.
-    Signed(u64, Result<Vec<u8>, Fault>),
+    Done(u64, Result<Vec<u8>, Fault>),
     /// Keys can be signed with again, or not any more: all of the token or some.
     Keys(Vec<u32>, Result<(), Fault>),
     /// No call into the module returns.
@@ -59,6 +60,7 @@ struct Shared {
     limits: Limits,
     tell: Box<dyn Fn(Report) + Send + Sync>,
     state: Mutex<State>,
+    digests: Digests,
     /// There is something to do.
     wake: Condvar,
     /// For those that had no room: the pool ends.
@@ -68,7 +70,7 @@ struct Shared {
 }
 
 struct State {
-    keys: HashMap<u32, Arc<KeyInToken>>,
+    keys: HashMap<u32, Arc<InToken>>,
     /// Keys that alone cannot sign, why, and until when they are not tried.
     ailing: HashMap<u32, (Fault, Instant)>,
     queue: VecDeque<Task>,
@@ -98,7 +100,9 @@ struct Busy {
 }
 
 enum Task {
-    Sign(Job),
+    Job(Job),
+    /// A digest that is not wanted any more.
+    Abandon(u64),
     /// A test signature with the key of that number, or with any.
     Probe(Option<u32>),
     Look(Box<Look>),
@@ -111,7 +115,10 @@ struct Look {
 }
 
 /// Who is told what a look at a key has come to.
-type Reply = Box<dyn FnOnce(Result<(KeyFacts, Vec<String>), Fault>) + Send>;
+type Reply = Box<dyn FnOnce(LookedAt) + Send>;
+
+/// What there is to know of a key, nothing of other duties, and what is odd; or why it cannot be used.
+pub(crate) type LookedAt = Result<(Option<Box<KeyFacts>>, Vec<String>), Fault>;
 
 enum Breaker {
     Closed,
@@ -148,6 +155,7 @@ impl Pool {
                 last_used: Instant::now(),
                 stopping: false,
             }),
+            digests: Digests::default(),
             wake: Condvar::new(),
             parked: Condvar::new(),
             gone: Condvar::new(),
@@ -176,11 +184,7 @@ impl Pool {
 
     /// Has the key found, and a test signature made with it. If all is well it can be signed with by the time `reply` is
     /// told, which is done by a worker, and not at all if the pool ends.
-    pub(crate) fn open(
-        &self,
-        wanted: Wanted,
-        reply: impl FnOnce(Result<(KeyFacts, Vec<String>), Fault>) + Send + 'static,
-    ) {
+    pub(crate) fn open(&self, wanted: Wanted, reply: impl FnOnce(LookedAt) + Send + 'static) {
         let reply = Box::new(reply);
         let look = Box::new(Look { wanted, reply });
         self.shared.state().looks.push_back(look);
@@ -215,21 +219,37 @@ impl Pool {
     /// Takes a job; what becomes of it is reported, possibly before this returns.
     pub(crate) fn submit(&self, job: Job) {
         let mut state = self.shared.state();
+        if let Asked::Abandon(digest) = job.asked {
+            // Behind the steps that may be waiting.
+            state.queue.push_back(Task::Abandon(digest));
+            drop(state);
+            self.shared.wake.notify_one();
+            return;
+        }
         let refusal = match &state.breaker {
             _ if state.stopping => Some(Fault::Stopped),
             Breaker::Open { fault, .. } => Some(fault.clone()),
             Breaker::Closed if state.queue.len() >= self.shared.limits.queue => Some(Fault::Full {
                 waiting: state.queue.len(),
             }),
-            Breaker::Closed => None,
+            Breaker::Closed => match &job.asked {
+                Asked::Digest(step)
+                    if step.is_first && !self.shared.digests.begin(step.digest, MOST_DIGESTS) =>
+                {
+                    Some(Fault::Full {
+                        waiting: MOST_DIGESTS,
+                    })
+                }
+                _ => None,
+            },
         };
         match refusal {
             Some(fault) => {
                 drop(state);
-                (self.shared.tell)(Report::Signed(job.id, Err(fault)));
+                (self.shared.tell)(Report::Done(job.id, Err(fault)));
             }
             None => {
-                state.queue.push_back(Task::Sign(job));
+                state.queue.push_back(Task::Job(job));
                 drop(state);
                 self.shared.wake.notify_one();
             }
@@ -319,11 +339,12 @@ impl Pool {
         drop(state);
         drop(looks);
         for task in left {
-            if let Task::Sign(job) = task {
-                (shared.tell)(Report::Signed(job.id, Err(Fault::Stopped)));
+            if let Task::Job(job) = task {
+                (shared.tell)(Report::Done(job.id, Err(Fault::Stopped)));
             }
         }
         if is_empty && let Ok(module) = shared.token.module().enter() {
+            shared.digests.close(&module);
             shared.token.close(&module);
         }
         is_empty
@@ -347,7 +368,11 @@ impl Shared {
         let mut worker = Worker::default();
         while let Some(task) = self.next(number) {
             let room = match task {
-                Task::Sign(job) => self.sign(&mut worker, job),
+                Task::Job(job) => self.work_on(&mut worker, job),
+                Task::Abandon(digest) => {
+                    Worker::abandon(&self.token, &self.digests, digest);
+                    true
+                }
                 Task::Probe(key) => self.probe(&mut worker, key),
                 Task::Look(look) => self.look(&mut worker, look),
             };
@@ -387,7 +412,7 @@ impl Shared {
     }
 
     /// Does `job`; `false` if the token has no room for this worker.
-    fn sign(&self, worker: &mut Worker, job: Job) -> bool {
+    fn work_on(&self, worker: &mut Worker, job: Job) -> bool {
         let state = self.state();
         let refusal = match &state.breaker {
             Breaker::Open { fault, .. } => Some(fault.clone()),
@@ -402,21 +427,49 @@ impl Shared {
         let result = match (refusal, key) {
             (Some(fault), _) => Err(fault),
             (None, None) => Err(Fault::NotYet),
-            (None, Some(key)) => match worker.sign(&self.token, &key, &job.octets, job.deadline) {
-                Ok(signature) => {
+            (None, Some(key)) => match self.attempt(worker, &key, &job) {
+                Ok(made) => {
                     self.works(Some(job.key));
-                    Ok(signature)
+                    Ok(made)
                 }
                 Err(failure) if failure.cause == Cause::Capacity && self.leaves_to_others() => {
-                    self.state().queue.push_front(Task::Sign(job));
+                    self.state().queue.push_front(Task::Job(job));
                     self.wake.notify_one();
                     return false;
+                }
+                // What one message brought says nothing of the next.
+                Err(failure)
+                    if failure.cause == Cause::Key && !matches!(job.asked, Asked::Sign(_)) =>
+                {
+                    Err(failure.fault)
                 }
                 Err(failure) => Err(self.fails(job.key, failure)),
             },
         };
-        (self.tell)(Report::Signed(job.id, result));
+        if let (Asked::Digest(step), Err(_)) = (&job.asked, &result) {
+            // Whatever there was of it.
+            Worker::abandon(&self.token, &self.digests, step.digest);
+        }
+        (self.tell)(Report::Done(job.id, result));
         true
+    }
+
+    fn attempt(&self, worker: &mut Worker, found: &InToken, job: &Job) -> Result<Vec<u8>, Failure> {
+        let (token, deadline) = (&*self.token, job.deadline);
+        match (&found.purpose, &job.asked) {
+            (Purpose::Sign(key), Asked::Sign(octets)) => worker.sign(token, key, octets, deadline),
+            (Purpose::Verify(choice), Asked::Verify(wanted)) => worker
+                .verify(token, *choice, wanted, deadline)
+                .map(|is_good| if is_good { GOOD } else { BAD }.to_vec()),
+            (Purpose::Digest, Asked::Digest(step)) => {
+                worker.digest(token, &self.digests, step, deadline)
+            }
+            // Nobody here asks for that; who does so all the same is told.
+            _ => Err(Failure {
+                fault: Fault::NotYet,
+                cause: Cause::Key,
+            }),
+        }
     }
 
     /// Makes a test signature; `false` if the token has no room for this worker.
@@ -436,8 +489,8 @@ impl Shared {
         let mut has_room = true;
         if let Some(key) = key {
             let deadline = Instant::now() + self.limits.hang;
-            match worker.sign(&self.token, &key, PROBE, deadline) {
-                Ok(_) => self.works(Some(key.number)),
+            match worker.probe(&self.token, &key, PROBE, deadline) {
+                Ok(()) => self.works(Some(key.number)),
                 Err(failure) if failure.cause == Cause::Capacity && self.leaves_to_others() => {
                     has_room = false;
                 }
@@ -463,7 +516,7 @@ impl Shared {
                 // Before the key counts as the token's: what it has come to is told by who has asked.
                 self.works(None);
                 let mut state = self.state();
-                state.keys.insert(look.wanted.number, looked.key);
+                state.keys.insert(look.wanted.number, looked.found);
                 state.ailing.remove(&look.wanted.number);
                 drop(state);
                 Ok((looked.facts, looked.notes))
@@ -599,6 +652,9 @@ impl Shared {
 
 /// What is signed to see whether a token does.
 const PROBE: &[u8] = b"a signature to see whether the token signs";
+
+/// How many digests a token may have under way, each of which has a session.
+const MOST_DIGESTS: usize = 32;
 
 /// How long a token that is away is left alone, at first and at most.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);

@@ -43,6 +43,8 @@ struct Pins {
     inherited: Vec<WrongPin>,
     /// What was told last.
     told: Vec<WrongPin>,
+    /// Whether anything was asked for that only who is logged in gets to see.
+    login_needed: bool,
 }
 
 struct Source {
@@ -102,6 +104,7 @@ impl Token {
                 sources: Vec::new(),
                 inherited: wrong.clone(),
                 told: wrong,
+                login_needed: false,
             }),
             access: Mutex::new(Access {
                 epoch: 0,
@@ -138,6 +141,12 @@ impl Token {
                 },
             );
         }
+    }
+
+    /// Has a login from now on count as needed: who signs sees no key without. What verifies or hashes needs none, but does log
+    /// in where there is a PIN.
+    pub(crate) fn need_login(&self) {
+        self.pins().login_needed = true;
     }
 
     /// Opens a session of the token's present epoch, after finding its slot and logging in if that is to be done.
@@ -259,6 +268,12 @@ impl Token {
         let info = module.get_token_info(slot)?;
         if !info.login_required() {
             return Ok(());
+        }
+        {
+            let pins = self.pins();
+            if !pins.login_needed && pins.sources.is_empty() {
+                return Ok(());
+            }
         }
         if info.protected_authentication_path() && self.pins().sources.is_empty() {
             self.may_try(&info)?;

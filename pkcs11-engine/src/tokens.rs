@@ -7,19 +7,22 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use dkim_core::engine::{Completion, KeyType, PublicKey, SigningError, SigningKey};
 
+use crate::duty::{Asked, Duty};
 use crate::error::Fault;
 use crate::isolated::{Isolated, Told};
-use crate::key::{KeyFacts, Public};
+use crate::key::KeyFacts;
 use crate::listing::TokenListing;
 use crate::reference::Reference;
 use crate::service::{Event, Salt, Service, ServiceSettings};
 use crate::session_pool::{Job, Limits};
+use crate::wire::Registered;
 
 /// How tokens are used.
 #[derive(Clone, Debug)]
@@ -86,7 +89,7 @@ pub struct Tokens {
     inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     settings: Settings,
     salt: Salt,
     notify: Box<dyn Fn(Notice) + Send + Sync>,
@@ -94,15 +97,20 @@ struct Inner {
     pending: Mutex<Pending>,
     /// A deadline is earlier than all before.
     alarm: Condvar,
+    /// Numbers digests.
+    pub(crate) digests: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    hosts: HashMap<PathBuf, Arc<Host>>,
+    hosts: HashMap<Place, Arc<Host>>,
     keys: HashMap<u32, Weak<TokenKey>>,
     last_key: u32,
     stopped: bool,
 }
+
+/// Which module, and whether what strangers send goes into it: that has a process of its own.
+type Place = (PathBuf, bool);
 
 /// Who has a module.
 enum Host {
@@ -112,18 +120,22 @@ enum Host {
 
 #[derive(Default)]
 struct Pending {
-    completions: HashMap<u64, (Completion, Instant)>,
+    completions: HashMap<u64, (Then, Instant)>,
     deadlines: BTreeSet<(Instant, u64)>,
     last: u64,
     stopped: bool,
 }
 
-/// A key in a token, as it was asked for.
+/// Who is told how something ended.
+pub(crate) type Then = Box<dyn FnOnce(Result<Vec<u8>, Fault>) + Send>;
+
+/// A key in a token, as it was asked for; or, within this crate, a token with another duty.
 pub struct TokenKey {
     number: u32,
+    duty: Duty,
     reference: Reference,
     host: Arc<Host>,
-    tokens: Arc<Inner>,
+    pub(crate) tokens: Arc<Inner>,
     state: Mutex<KeyState>,
     changed: Condvar,
 }
@@ -139,8 +151,8 @@ struct KeyState {
 }
 
 struct Seen {
-    facts: Box<KeyFacts>,
-    public: PublicKey,
+    /// What there is to know of a key.
+    key: Option<(Box<KeyFacts>, PublicKey)>,
     notes: Vec<String>,
 }
 
@@ -163,6 +175,7 @@ impl Tokens {
             state: Mutex::default(),
             pending: Mutex::default(),
             alarm: Condvar::new(),
+            digests: AtomicU64::new(1),
         });
         let timekeeper = Arc::clone(&inner);
         thread::Builder::new()
@@ -177,6 +190,11 @@ impl Tokens {
     /// # Errors
     /// All was shut down, or no thread can be started.
     pub fn key(&self, reference: &Reference) -> Result<Arc<TokenKey>, Fault> {
+        self.named(reference, Duty::Sign)
+    }
+
+    /// What `reference` names for that `duty`.
+    pub(crate) fn named(&self, reference: &Reference, duty: Duty) -> Result<Arc<TokenKey>, Fault> {
         let mut state = self.inner.state();
         if state.stopped {
             return Err(Fault::Stopped);
@@ -185,17 +203,20 @@ impl Tokens {
         let known: Vec<_> = state.keys.values().filter_map(Weak::upgrade).collect();
         let is_it = |key: &&Arc<TokenKey>| {
             // One whose place another key has taken stays what it is, for those who have it.
-            key.reference == *reference && !matches!(key.fault(), Some(Fault::OtherKey { .. }))
+            key.duty == duty
+                && key.reference == *reference
+                && !matches!(key.fault(), Some(Fault::OtherKey { .. }))
         };
         if let Some(key) = known.iter().find(is_it) {
             let key = Arc::clone(key);
             drop(state);
             return Ok(key);
         }
-        let host = self.host(&mut state, reference)?;
+        let host = self.host(&mut state, reference, duty)?;
         state.last_key += 1;
         let key = Arc::new(TokenKey {
             number: state.last_key,
+            duty,
             reference: reference.clone(),
             host,
             tokens: Arc::clone(&self.inner),
@@ -206,8 +227,13 @@ impl Tokens {
         drop(state);
         drop(known);
         match &*key.host {
-            Host::Here(service) => service.register(key.number, reference.clone(), None),
-            Host::Apart(process) => process.register(key.number, reference.clone()),
+            Host::Here(service) => service.register(Registered {
+                number: key.number,
+                duty,
+                reference: reference.clone(),
+                known: None,
+            }),
+            Host::Apart(process) => process.register(key.number, duty, reference.clone()),
         }
         Ok(key)
     }
@@ -218,7 +244,7 @@ impl Tokens {
     /// # Errors
     /// The module cannot be used, or does not answer.
     pub fn list(&self, reference: &Reference) -> Result<Vec<TokenListing>, Fault> {
-        let host = self.host(&mut self.inner.state(), reference)?;
+        let host = self.host(&mut self.inner.state(), reference, Duty::Sign)?;
         match &*host {
             Host::Here(service) => {
                 let (sender, receiver) = mpsc::channel();
@@ -282,11 +308,22 @@ impl Tokens {
     }
 
     /// Who has the module, started if nobody has.
-    fn host(&self, state: &mut State, reference: &Reference) -> Result<Arc<Host>, Fault> {
+    fn host(
+        &self,
+        state: &mut State,
+        reference: &Reference,
+        duty: Duty,
+    ) -> Result<Arc<Host>, Fault> {
         if state.stopped {
             return Err(Fault::Stopped);
         }
-        if let Some(host) = state.hosts.get(&reference.module) {
+        // In one process there is one C_Initialize for all.
+        let has_processes = self.inner.settings.isolation != Isolation::None;
+        let place = (
+            reference.module.clone(),
+            has_processes && duty != Duty::Sign,
+        );
+        if let Some(host) = state.hosts.get(&place) {
             return Ok(Arc::clone(host));
         }
         let settings = &self.inner.settings;
@@ -331,9 +368,7 @@ impl Tokens {
             module: reference.module.display().to_string(),
             reason: error.to_string(),
         })?);
-        state
-            .hosts
-            .insert(reference.module.clone(), Arc::clone(&host));
+        state.hosts.insert(place, Arc::clone(&host));
         Ok(host)
     }
 }
@@ -347,7 +382,7 @@ impl fmt::Debug for Tokens {
 impl Inner {
     fn happened(&self, event: Event) {
         match event {
-            Event::Signed { id, result } => self.complete(id, result),
+            Event::Done { id, result } => self.complete(id, result),
             Event::Opened { key, facts, notes } => self.opened(key, facts, notes),
             Event::Away { keys, fault } => {
                 let keys = self.keys(&keys);
@@ -357,19 +392,30 @@ impl Inner {
                 }
                 if is_news {
                     let text = match &keys[..] {
-                        [key] => format!("{} cannot sign: {fault}", key.reference.uri),
-                        keys => format!("{} keys cannot sign: {fault}", keys.len()),
+                        [key] => key.cannot(&fault),
+                        keys if keys.iter().all(|key| key.duty == Duty::Sign) => {
+                            format!("{} keys cannot sign: {fault}", keys.len())
+                        }
+                        keys => {
+                            format!(
+                                "{} keys and duties are without a token: {fault}",
+                                keys.len()
+                            )
+                        }
                     };
                     self.notice(Level::Error, text);
                 }
             }
             Event::Back { keys, token } => {
-                let mut was_away = false;
+                let mut back: Vec<&str> = Vec::new();
                 for key in self.keys(&keys) {
-                    was_away |= key.clear_fault();
+                    if key.clear_fault() && !back.contains(&key.duty.does()) {
+                        back.push(key.duty.does());
+                    }
                 }
-                if was_away {
-                    self.notice(Level::Info, format!("token {token} signs again"));
+                if !back.is_empty() {
+                    let does = back.join(" and ");
+                    self.notice(Level::Info, format!("token {token} {does} again"));
                 }
             }
             // For who restarts processes; of each key it is told by itself that it is away.
@@ -377,29 +423,38 @@ impl Inner {
         }
     }
 
-    fn opened(&self, number: u32, facts: Box<KeyFacts>, notes: Vec<String>) {
+    fn opened(&self, number: u32, facts: Option<Box<KeyFacts>>, notes: Vec<String>) {
         let Some(key) = self.keys(&[number]).pop() else {
             return;
         };
-        let Some(public) = facts.public.as_ref().and_then(Public::key) else {
+        let found = facts.and_then(|facts| {
+            let public = facts.public.as_ref()?.key()?;
+            Some((facts, public))
+        });
+        if found.is_some() != (key.duty == Duty::Sign) {
             return;
-        };
+        }
         let mut state = key.state();
         let is_first = state.seen.is_none();
-        let is_same = state.seen.as_ref().is_none_or(|seen| seen.public == public);
-        let fault = (!is_same).then(|| Fault::OtherKey {
-            key: facts.uri.clone(),
-        });
+        let before = state.seen.as_ref().and_then(|seen| seen.key.as_ref());
+        let fault = match (before, &found) {
+            (Some((_, known)), Some((facts, public))) if known != public => Some(Fault::OtherKey {
+                key: facts.uri.clone(),
+            }),
+            _ => None,
+        };
         let before = std::mem::replace(&mut state.fault, fault.clone());
         let is_told = is_first && before.is_none() && state.waiting > 0;
         let text = match &fault {
-            Some(fault) => format!("{} cannot sign: {fault}", key.reference.uri),
-            None => format!("{} signs: {}", key.reference.uri, facts.summary()),
+            Some(fault) => key.cannot(fault),
+            None => match &found {
+                Some((facts, _)) => format!("{} signs: {}", key.reference.uri, facts.summary()),
+                None => format!("{} {}", key.reference.uri, key.duty.does()),
+            },
         };
         if is_first {
             state.seen = Some(Seen {
-                facts,
-                public,
+                key: found,
                 notes: notes.clone(),
             });
         }
@@ -419,7 +474,7 @@ impl Inner {
     }
 
     /// Takes a job for the key, and the promise to complete it.
-    fn submit(&self, key: &TokenKey, octets: Vec<u8>, within: Duration, completion: Completion) {
+    fn submit(&self, key: &TokenKey, asked: Asked, within: Duration, then: Then) {
         let deadline = Instant::now() + within.min(self.settings.timeout);
         let mut pending = self.pending();
         let waiting = pending.completions.len();
@@ -430,11 +485,11 @@ impl Inner {
                 Fault::Full { waiting }
             };
             drop(pending);
-            return completion.complete(Err(signing_error(&fault)));
+            return then(Err(fault));
         }
         pending.last += 1;
         let id = pending.last;
-        pending.completions.insert(id, (completion, deadline));
+        pending.completions.insert(id, (then, deadline));
         let is_first = pending
             .deadlines
             .first()
@@ -447,23 +502,20 @@ impl Inner {
         let job = Job {
             id,
             key: key.number,
-            octets,
+            asked,
             deadline,
         };
-        match &*key.host {
-            Host::Here(service) => service.submit(job),
-            Host::Apart(process) => process.submit(job),
-        }
+        key.host.submit(job);
     }
 
     fn complete(&self, id: u64, result: Result<Vec<u8>, Fault>) {
         let mut pending = self.pending();
-        let Some((completion, deadline)) = pending.completions.remove(&id) else {
+        let Some((then, deadline)) = pending.completions.remove(&id) else {
             return;
         };
         pending.deadlines.remove(&(deadline, id));
         drop(pending);
-        completion.complete(result.map_err(|fault| signing_error(&fault)));
+        then(result);
     }
 
     /// The timekeeper's thread: what is late is over.
@@ -514,7 +566,37 @@ impl Inner {
     }
 }
 
+impl Host {
+    fn submit(&self, job: Job) {
+        match self {
+            Self::Here(service) => service.submit(job),
+            Self::Apart(process) => process.submit(job),
+        }
+    }
+}
+
 impl TokenKey {
+    /// Asks for something; `then` is told how it ended.
+    pub(crate) fn ask(&self, asked: Asked, within: Duration, then: Then) {
+        self.tokens.submit(self, asked, within, then);
+    }
+
+    /// Has a digest abandoned, of which nobody is told.
+    pub(crate) fn abandon(&self, digest: u64) {
+        self.host.submit(Job {
+            // No number of anything that is awaited.
+            id: 0,
+            key: self.number,
+            asked: Asked::Abandon(digest),
+            deadline: Instant::now(),
+        });
+    }
+
+    fn cannot(&self, fault: &Fault) -> String {
+        let verb = self.duty.verb();
+        format!("{} cannot {verb}: {fault}", self.reference.uri)
+    }
+
     /// What it was asked for by.
     pub fn reference(&self) -> &Reference {
         &self.reference
@@ -526,6 +608,14 @@ impl TokenKey {
     /// # Errors
     /// Why it cannot, or not yet.
     pub fn wait(&self, within: Duration) -> Result<KeyFacts, Fault> {
+        self.wait_for_outcome(within)?;
+        let state = self.state();
+        let seen = state.seen.as_ref().and_then(|seen| seen.key.as_ref());
+        seen.map_or(Err(Fault::NotYet), |(facts, _)| Ok((**facts).clone()))
+    }
+
+    /// The same, without what there is to know of a key.
+    pub(crate) fn wait_for_outcome(&self, within: Duration) -> Result<(), Fault> {
         let until = Instant::now() + within;
         let mut state = self.state();
         state.waiting += 1;
@@ -533,7 +623,7 @@ impl TokenKey {
             let left = until.saturating_duration_since(Instant::now());
             let outcome = match (&state.fault, &state.seen) {
                 (Some(fault), _) => Some(Err(fault.clone())),
-                (None, Some(seen)) => Some(Ok((*seen.facts).clone())),
+                (None, Some(_)) => Some(Ok(())),
                 (None, None) if left.is_zero() => Some(Err(Fault::NotYet)),
                 (None, None) => None,
             };
@@ -557,11 +647,17 @@ impl TokenKey {
         let state = self.state();
         match (&state.seen, &state.fault) {
             (_, Some(fault @ Fault::OtherKey { .. })) => Err(fault.clone()),
-            (Some(seen), _) => Ok(Arc::new(SeenKey {
+            (
+                Some(Seen {
+                    key: Some((_, public)),
+                    ..
+                }),
+                _,
+            ) => Ok(Arc::new(SeenKey {
                 key: Arc::clone(self),
-                public: seen.public.clone(),
+                public: public.clone(),
             })),
-            (None, fault) => Err(fault.clone().unwrap_or(Fault::NotYet)),
+            (_, fault) => Err(fault.clone().unwrap_or(Fault::NotYet)),
         }
     }
 
@@ -660,9 +756,10 @@ impl SigningKey for SeenKey {
     }
 
     fn submit(&self, octets: Vec<u8>, within: Duration, completion: Completion) {
-        self.key
-            .tokens
-            .submit(&self.key, octets, within, completion);
+        let then = move |made: Result<Vec<u8>, Fault>| {
+            completion.complete(made.map_err(|fault| signing_error(&fault)));
+        };
+        self.key.ask(Asked::Sign(octets), within, Box::new(then));
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::duty::{Asked, Duty, Step, ToVerify};
 use crate::error::Fault;
 use crate::key::Public;
 use crate::listing::TokenListing;
@@ -27,12 +28,12 @@ pub(crate) enum Request {
     Hello(Hello),
     Register(Box<Registered>),
     Forget(u32),
-    Sign {
+    Do {
         id: u64,
         key: u32,
         /// How long anybody waits, in milliseconds.
         millis: u32,
-        octets: Vec<u8>,
+        asked: Asked,
     },
     /// All tokens that match, with their keys.
     List(u64, Box<Reference>),
@@ -40,10 +41,11 @@ pub(crate) enum Request {
     Stop(u32),
 }
 
-/// A key that is asked for.
+/// A key that is asked for, or a token for another duty.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Registered {
     pub(crate) number: u32,
+    pub(crate) duty: Duty,
     pub(crate) reference: Reference,
     /// Its public half, if it was seen before.
     pub(crate) known: Option<Public>,
@@ -92,22 +94,27 @@ impl Request {
             Self::Hello(hello) => write(to, kind::HELLO, &json(hello)?),
             Self::Register(registered) => {
                 let reference = plain(&registered.reference);
-                let body = json(&(registered.number, reference, &registered.known))?;
+                let body = json(&(
+                    registered.number,
+                    registered.duty,
+                    reference,
+                    &registered.known,
+                ))?;
                 write(to, kind::REGISTER, &body)
             }
             Self::Forget(number) => write(to, kind::FORGET, &number.to_be_bytes()),
-            Self::Sign {
+            Self::Do {
                 id,
                 key,
                 millis,
-                octets,
+                asked,
             } => {
-                let head = [
-                    &id.to_be_bytes()[..],
-                    &key.to_be_bytes(),
-                    &millis.to_be_bytes(),
-                ];
-                write(to, kind::SIGN, &[&head.concat()[..], octets].concat())
+                let mut body = Vec::with_capacity(64 + asked.octets());
+                body.extend_from_slice(&id.to_be_bytes());
+                body.extend_from_slice(&key.to_be_bytes());
+                body.extend_from_slice(&millis.to_be_bytes());
+                let kind = asked.write(&mut body)?;
+                write(to, kind, &body)
             }
             Self::List(id, reference) => write(to, kind::LIST, &json(&(id, plain(reference)))?),
             Self::Stop(millis) => write(to, kind::STOP, &millis.to_be_bytes()),
@@ -122,22 +129,26 @@ impl Request {
         Ok(Some(match kind {
             kind::HELLO => Self::Hello(from_json(&body)?),
             kind::REGISTER => {
-                let (number, plain, known): (u32, PlainReference, Option<Public>) =
-                    from_json(&body)?;
+                type Plain = (u32, Duty, PlainReference, Option<Public>);
+                let (number, duty, plain, known): Plain = from_json(&body)?;
                 let reference = reference(plain)?;
                 Self::Register(Box::new(Registered {
                     number,
+                    duty,
                     reference,
                     known,
                 }))
             }
             kind::FORGET => Self::Forget(u32::from_be_bytes(array(&body)?)),
-            kind::SIGN => Self::Sign {
-                id: u64::from_be_bytes(array(&body)?),
-                key: u32::from_be_bytes(array(body.get(8..).unwrap_or_default())?),
-                millis: u32::from_be_bytes(array(body.get(12..).unwrap_or_default())?),
-                octets: body.get(16..).unwrap_or_default().to_vec(),
-            },
+            kind::SIGN | kind::VERIFY | kind::DIGEST | kind::ABANDON => {
+                let mut rest = &body[..];
+                Self::Do {
+                    id: u64::from_be_bytes(take(&mut rest)?),
+                    key: u32::from_be_bytes(take(&mut rest)?),
+                    millis: u32::from_be_bytes(take(&mut rest)?),
+                    asked: Asked::read(kind, rest)?,
+                }
+            }
             kind::LIST => {
                 let (id, plain): (u64, PlainReference) = from_json(&body)?;
                 Self::List(id, Box::new(reference(plain)?))
@@ -148,17 +159,86 @@ impl Request {
     }
 }
 
+impl Asked {
+    /// About how much there is to write.
+    fn octets(&self) -> usize {
+        match self {
+            Self::Sign(octets) => octets.len(),
+            // A key has at most some hundred octets.
+            Self::Verify(wanted) => 1500 + wanted.octets.len() + wanted.signature.len(),
+            Self::Digest(step) => step.octets.len(),
+            Self::Abandon(_) => 0,
+        }
+    }
+
+    /// Appends it, and gives its kind.
+    fn write(&self, body: &mut Vec<u8>) -> io::Result<u8> {
+        let mut piece = |octets: &[u8]| -> io::Result<()> {
+            let length = u32::try_from(octets.len()).map_err(|_| garbage())?;
+            body.extend_from_slice(&length.to_be_bytes());
+            body.extend_from_slice(octets);
+            Ok(())
+        };
+        Ok(match self {
+            Self::Sign(octets) => {
+                body.extend_from_slice(octets);
+                kind::SIGN
+            }
+            Self::Verify(wanted) => {
+                piece(&json(&wanted.key)?)?;
+                piece(&wanted.signature)?;
+                body.extend_from_slice(&wanted.octets);
+                kind::VERIFY
+            }
+            Self::Digest(step) => {
+                body.extend_from_slice(&step.digest.to_be_bytes());
+                body.extend_from_slice(&[step.is_first.into(), step.is_last.into()]);
+                body.extend_from_slice(&step.octets);
+                kind::DIGEST
+            }
+            Self::Abandon(digest) => {
+                body.extend_from_slice(&digest.to_be_bytes());
+                kind::ABANDON
+            }
+        })
+    }
+
+    fn read(kind: u8, mut rest: &[u8]) -> io::Result<Self> {
+        Ok(match kind {
+            kind::SIGN => Self::Sign(rest.to_vec()),
+            kind::VERIFY => {
+                let key = from_json(piece(&mut rest)?)?;
+                let signature = piece(&mut rest)?.to_vec();
+                let octets = rest.to_vec();
+                Self::Verify(Box::new(ToVerify {
+                    key,
+                    octets,
+                    signature,
+                }))
+            }
+            kind::DIGEST => {
+                let digest = u64::from_be_bytes(take(&mut rest)?);
+                let [is_first, is_last] = take::<2>(&mut rest)?.map(|octet| octet != 0);
+                Self::Digest(Step {
+                    digest,
+                    octets: rest.to_vec(),
+                    is_first,
+                    is_last,
+                })
+            }
+            kind::ABANDON => Self::Abandon(u64::from_be_bytes(take(&mut rest)?)),
+            _ => return Err(garbage()),
+        })
+    }
+}
+
 impl Answer {
     pub(crate) fn write(&self, to: &mut impl Write) -> io::Result<()> {
         match self {
-            Self::Event(Event::Signed {
+            Self::Event(Event::Done {
                 id,
                 result: Ok(signature),
-            }) => write(
-                to,
-                kind::SIGNED,
-                &[&id.to_be_bytes()[..], signature].concat(),
-            ),
+            }) => write(to, kind::DONE, &[&id.to_be_bytes()[..], signature].concat()),
             Self::Event(event) => write(to, kind::EVENT, &json(event)?),
             Self::Listed { id, listed } => write(to, kind::LISTED, &json(&(id, listed))?),
         }
@@ -170,7 +250,7 @@ impl Answer {
             return Ok(None);
         };
         Ok(Some(match kind {
-            kind::SIGNED => Self::Event(Event::Signed {
+            kind::DONE => Self::Event(Event::Done {
                 id: u64::from_be_bytes(array(&body)?),
                 result: Ok(body.get(8..).unwrap_or_default().to_vec()),
             }),
@@ -189,9 +269,12 @@ mod kind {
     pub(super) const REGISTER: u8 = b'r';
     pub(super) const FORGET: u8 = b'f';
     pub(super) const SIGN: u8 = b's';
+    pub(super) const VERIFY: u8 = b'v';
+    pub(super) const DIGEST: u8 = b'd';
+    pub(super) const ABANDON: u8 = b'a';
     pub(super) const LIST: u8 = b'l';
     pub(super) const STOP: u8 = b'q';
-    pub(super) const SIGNED: u8 = b'S';
+    pub(super) const DONE: u8 = b'D';
     pub(super) const EVENT: u8 = b'E';
     pub(super) const LISTED: u8 = b'L';
 }
@@ -240,6 +323,21 @@ fn from_json<'b, T: Deserialize<'b>>(body: &'b [u8]) -> io::Result<T> {
 /// The first octets of `body`.
 fn array<const N: usize>(body: &[u8]) -> io::Result<[u8; N]> {
     body.first_chunk().copied().ok_or_else(garbage)
+}
+
+/// Takes the first octets off `rest`.
+fn take<const N: usize>(rest: &mut &[u8]) -> io::Result<[u8; N]> {
+    let (octets, behind) = rest.split_first_chunk().ok_or_else(garbage)?;
+    *rest = behind;
+    Ok(*octets)
+}
+
+/// Takes octets with their length before them off `rest`.
+fn piece<'b>(rest: &mut &'b [u8]) -> io::Result<&'b [u8]> {
+    let length = u32::from_be_bytes(take(rest)?) as usize;
+    let (octets, behind) = rest.split_at_checked(length).ok_or_else(garbage)?;
+    *rest = behind;
+    Ok(octets)
 }
 
 fn garbage() -> io::Error {
@@ -313,15 +411,53 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_signal_does_not_end_what_is_read() {
-        let mut octets = Vec::new();
-        let sign = Request::Sign {
+    fn asking(asked: Asked) -> Request {
+        Request::Do {
             id: 7,
             key: 8,
             millis: 9,
+            asked,
+        }
+    }
+
+    #[test]
+    fn what_is_asked_is_read_as_it_was_written_and_never_beyond_its_end() {
+        let known = crate::verify::KnownAnswer::new().unwrap();
+        let to_verify = ToVerify {
+            key: Public::of(&known.key),
             octets: b"octets".to_vec(),
+            signature: known.good,
         };
+        let step = Step {
+            digest: 1 << 40,
+            octets: b"body".to_vec(),
+            is_first: true,
+            is_last: false,
+        };
+        for asked in [
+            Asked::Sign(Vec::new()),
+            Asked::Verify(Box::new(to_verify)),
+            Asked::Digest(step),
+            Asked::Abandon(u64::MAX),
+        ] {
+            let request = asking(asked);
+            let mut octets = Vec::new();
+            request.write(&mut octets).unwrap();
+            assert_eq!(Request::read(&mut &octets[..]).unwrap(), Some(request));
+            let (kind, body) = (octets[4], &octets[5..]);
+            for length in 0..body.len() {
+                let mut short = Vec::new();
+                write(&mut short, kind, &body[..length]).unwrap();
+                // What is cut may be something else, but is never more than there is.
+                let _ = Request::read(&mut &short[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_signal_does_not_end_what_is_read() {
+        let mut octets = Vec::new();
+        let sign = asking(Asked::Sign(b"octets".to_vec()));
         sign.write(&mut octets).unwrap();
         Request::Stop(10).write(&mut octets).unwrap();
         let mut slow = Slow {
@@ -337,7 +473,7 @@ mod tests {
     fn what_claims_to_be_too_long_is_refused_before_there_is_room_for_it() {
         for length in [u32::MAX, 1 << 25] {
             let mut octets = length.to_be_bytes().to_vec();
-            octets.push(kind::SIGNED);
+            octets.push(kind::DONE);
             assert!(Answer::read(&mut &octets[..]).is_err());
         }
     }

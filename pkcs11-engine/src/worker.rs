@@ -15,30 +15,45 @@ use cryptoki::object::ObjectHandle;
 use cryptoki::session::Session;
 use dkim_core::engine::{self, PublicKey, VerifyingKey};
 
+use crate::duty::Duty;
 use crate::error::{Cause, Fault, call_and_code};
 use crate::key::{self, Failed, KeyFacts, Method, Public};
 use crate::module::Entered;
 use crate::token::{Opened, Token};
 use crate::uri::{MechanismChoice, Uri};
 
-/// A key that was found in a token and is to be signed with.
-pub(crate) struct KeyInToken {
+/// What a token is relied on for: a key that was found in it and is to be signed with, or another duty.
+pub(crate) struct InToken {
     /// Its number here.
     pub(crate) number: u32,
+    pub(crate) purpose: Purpose,
+}
+
+pub(crate) enum Purpose {
+    Sign(Box<KeyInToken>),
+    Verify(MechanismChoice),
+    Digest,
+}
+
+/// A key to sign with.
+pub(crate) struct KeyInToken {
+    /// Its number here.
+    number: u32,
     /// What was asked for.
-    pub(crate) uri: Uri,
+    uri: Uri,
     /// How it signs.
-    pub(crate) method: Method,
+    method: Method,
     /// Its public half.
     public: PublicKey,
     /// What its signatures are verified with.
-    pub(crate) verifying: Box<dyn VerifyingKey>,
+    verifying: Box<dyn VerifyingKey>,
 }
 
-/// A key to be found and looked at.
+/// A key to be found and looked at, or another duty to be tested.
 pub(crate) struct Wanted {
     /// Its number here.
     pub(crate) number: u32,
+    pub(crate) duty: Duty,
     pub(crate) uri: Uri,
     pub(crate) choice: MechanismChoice,
     /// Its public half, if it was seen before: no other is taken for it.
@@ -47,8 +62,9 @@ pub(crate) struct Wanted {
 
 /// A key that was looked at.
 pub(crate) struct Looked {
-    pub(crate) key: Arc<KeyInToken>,
-    pub(crate) facts: KeyFacts,
+    pub(crate) found: Arc<InToken>,
+    /// What there is to know of a key.
+    pub(crate) facts: Option<Box<KeyFacts>>,
     /// What is odd about it.
     pub(crate) notes: Vec<String>,
 }
@@ -59,8 +75,8 @@ pub(crate) struct Worker {
     held: Option<Held>,
 }
 
-struct Held {
-    opened: Opened,
+pub(crate) struct Held {
+    pub(crate) opened: Opened,
     /// By the keys' numbers.
     handles: HashMap<u32, ObjectHandle>,
 }
@@ -86,7 +102,7 @@ impl Worker {
     pub(crate) fn sign(
         &mut self,
         token: &Token,
-        key: &Arc<KeyInToken>,
+        key: &KeyInToken,
         octets: &[u8],
         deadline: Instant,
     ) -> Result<Vec<u8>, Failure> {
@@ -95,8 +111,46 @@ impl Worker {
         })
     }
 
-    /// Finds the key, looks at it, and signs `octets` with it for a test.
+    /// Sees whether the token does what `found` is in it for: signs `octets`, or does another test.
+    pub(crate) fn probe(
+        &mut self,
+        token: &Token,
+        found: &InToken,
+        octets: &[u8],
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        match &found.purpose {
+            Purpose::Sign(key) => self.sign(token, key, octets, deadline).map(drop),
+            Purpose::Verify(choice) => self.test(token, Duty::Verify, *choice, deadline),
+            Purpose::Digest => self.test(token, Duty::Digest, MechanismChoice::Auto, deadline),
+        }
+    }
+
+    /// Finds what is wanted, looks at it, and tests it: with a key, signs `octets`.
     pub(crate) fn look(
+        &mut self,
+        token: &Token,
+        wanted: &Wanted,
+        octets: &[u8],
+        deadline: Instant,
+    ) -> Result<Looked, Failure> {
+        let purpose = match wanted.duty {
+            Duty::Sign => return self.look_at_key(token, wanted, octets, deadline),
+            Duty::Verify => Purpose::Verify(wanted.choice),
+            Duty::Digest => Purpose::Digest,
+        };
+        self.test(token, wanted.duty, wanted.choice, deadline)?;
+        Ok(Looked {
+            found: Arc::new(InToken {
+                number: wanted.number,
+                purpose,
+            }),
+            facts: None,
+            notes: Vec::new(),
+        })
+    }
+
+    fn look_at_key(
         &mut self,
         token: &Token,
         wanted: &Wanted,
@@ -117,7 +171,7 @@ impl Worker {
                         reason: error.to_string(),
                     })
                 })?;
-            let key = Arc::new(KeyInToken {
+            let key = Box::new(KeyInToken {
                 number: wanted.number,
                 uri: wanted.uri.clone(),
                 method,
@@ -131,12 +185,19 @@ impl Worker {
                     facts.uri
                 ));
             }
-            Ok(Looked { key, facts, notes })
+            Ok(Looked {
+                found: Arc::new(InToken {
+                    number: wanted.number,
+                    purpose: Purpose::Sign(key),
+                }),
+                facts: Some(Box::new(facts)),
+                notes,
+            })
         })
     }
 
     /// Attempts something again and again, each time after more was made anew than the last time.
-    fn climb<T>(
+    pub(crate) fn climb<T>(
         &mut self,
         token: &Token,
         deadline: Instant,
@@ -196,6 +257,11 @@ impl Worker {
         }
     }
 
+    /// The session that is held, for somebody else.
+    pub(crate) fn give_away(&mut self) -> Option<Opened> {
+        self.held.take().map(|held| held.opened)
+    }
+
     /// Gives the session back.
     pub(crate) fn close(&mut self, module: &Entered<'_>) {
         self.discard(module);
@@ -222,7 +288,11 @@ impl Worker {
     }
 
     /// What is held, after opening a session if there is none of this initialisation.
-    fn hold(&mut self, token: &Token, module: &Entered<'_>) -> Result<&mut Held, Failed> {
+    pub(crate) fn hold(
+        &mut self,
+        token: &Token,
+        module: &Entered<'_>,
+    ) -> Result<&mut Held, Failed> {
         let is_void = |held: &Held| held.opened.generation != module.generation();
         if self.held.as_ref().is_some_and(is_void) {
             self.held = None;
@@ -269,7 +339,7 @@ impl Worker {
     }
 
     /// No session outlives a failure: a module may have left an operation active in it, which blocks it for good.
-    fn discard(&mut self, module: &Entered<'_>) {
+    pub(crate) fn discard(&mut self, module: &Entered<'_>) {
         if let Some(held) = self.held.take()
             && held.opened.generation == module.generation()
         {
@@ -300,7 +370,8 @@ fn is_other(
     public.is_some_and(|public| public != key.public)
 }
 
-enum Attempt {
+/// What came of one attempt.
+pub(crate) enum Attempt {
     Failed(Failed),
     Wrong,
 }
@@ -311,7 +382,7 @@ impl<T: Into<Failed>> From<T> for Attempt {
     }
 }
 
-fn failure(attempt: Attempt, token: &Token) -> Failure {
+pub(crate) fn failure(attempt: Attempt, token: &Token) -> Failure {
     match attempt {
         Attempt::Wrong => Failure {
             fault: Fault::WrongSignature { token: token.uri() },

@@ -60,6 +60,7 @@
 //! | `max_sessions=N` | more are refused with CKR_SESSION_COUNT, in each process |
 //! | `sessions_info=` | the most sessions in the token information: `effectively_infinite` or `unavailable` |
 //! | `mechanisms=` | of `rsa-pkcs,sha256-rsa-pkcs,eddsa,sha256`, which are all there if not said |
+//! | `verify_fails_bits=N` | C_Verify fails with keys of so many bits, and with no others (CKR_DEVICE_ERROR) |
 //! | `mechanism_sign=0` | no CKF_SIGN in C_GetMechanismInfo |
 //! | `max_key_bits=N` | the largest RSA key in C_GetMechanismInfo, 4096 unless said |
 //! | `label=`, `serial=` | of the token, `fake` and `0001` unless said |

@@ -8,7 +8,7 @@ use aws_lc_rs::digest::{self, Context, Digest};
 use cryptoki_sys::{
     CK_MECHANISM_TYPE, CK_RV, CKA_ALWAYS_AUTHENTICATE, CKA_CLASS, CKA_MODULUS, CKA_PUBLIC_EXPONENT,
     CKA_SIGN, CKM_EDDSA, CKM_RSA_PKCS, CKM_SHA256, CKM_SHA256_RSA_PKCS, CKO_PRIVATE_KEY,
-    CKO_PUBLIC_KEY, CKR_DATA_INVALID, CKR_DATA_LEN_RANGE, CKR_FUNCTION_FAILED,
+    CKO_PUBLIC_KEY, CKR_DATA_INVALID, CKR_DATA_LEN_RANGE, CKR_DEVICE_ERROR, CKR_FUNCTION_FAILED,
     CKR_KEY_FUNCTION_NOT_PERMITTED, CKR_KEY_HANDLE_INVALID, CKR_KEY_TYPE_INCONSISTENT,
     CKR_MECHANISM_INVALID, CKR_OPERATION_ACTIVE, CKR_OPERATION_NOT_INITIALIZED,
     CKR_SIGNATURE_INVALID, CKR_SIGNATURE_LEN_RANGE, CKR_USER_NOT_LOGGED_IN,
@@ -212,6 +212,11 @@ impl Running {
     /// C_Verify.
     pub(crate) fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CK_RV> {
         let verifying = self.take_verifying()?;
+        let bits = verifying.key.attribute(CKA_MODULUS).map(<[u8]>::len);
+        let fails = self.control.number("verify_fails_bits");
+        if fails.is_some_and(|fails| bits.map(|octets| octets as u64 * 8) == Ok(fails)) {
+            return Err(CKR_DEVICE_ERROR);
+        }
         let value = match verifying.mechanism {
             CKM_RSA_PKCS => {
                 let value = sha256_of_digest_info(data).ok_or(CKR_DATA_INVALID)?;

@@ -94,8 +94,9 @@ impl Engine for InSoftHsm {
 
 /// Imports RSA keys into a database of NSS, by way of PKCS#12; it has no Ed25519, which SoftHSM takes.
 #[derive(Debug)]
-struct InNss {
+pub(crate) struct InNss {
     opener: Opener,
+    settings: Settings,
     ed25519: InSoftHsm,
     module: PathBuf,
     dir: tempfile::TempDir,
@@ -104,7 +105,7 @@ struct InNss {
 const SOFTOKN: &str = "/usr/lib/x86_64-linux-gnu/libsoftokn3.so";
 
 impl InNss {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         packaged(SOFTOKN, "libnss3");
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -129,15 +130,27 @@ impl InNss {
             dir.path(),
             &[("NSS_PARAMETERS", &parameters), ("NSS_MODULE", SOFTOKN)],
         );
+        let settings = Settings {
+            isolation: Isolation::Process { program },
+            ..settings(Place::Apart)
+        };
         Self {
-            opener: Opener::new(Settings {
-                isolation: Isolation::Process { program },
-                ..settings(Place::Apart)
-            }),
+            opener: Opener::new(settings.clone()),
+            settings,
             ed25519: InSoftHsm::new(),
             module: path("nss.so"),
             dir,
         }
+    }
+
+    /// How its module is used.
+    pub(crate) fn settings(&self) -> Settings {
+        self.settings.clone()
+    }
+
+    /// The module, which is softokn with its parameters.
+    pub(crate) fn module(&self) -> &Path {
+        &self.module
     }
 
     /// A program of NSS. How it stretches passwords is not what is tested, and takes most of the time.

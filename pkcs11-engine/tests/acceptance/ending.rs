@@ -30,7 +30,7 @@ fn row_14_c_finalize_comes_last_and_with_nobody_inside() {
             });
             assert_eq!(
                 sign(&*key, b"afterwards").unwrap_err(),
-                "signing is being stopped"
+                "the use of tokens is being stopped"
             );
             let calls = rig.fake.all_calls();
             assert_eq!(rig.count("C_Finalize"), 1);
@@ -75,7 +75,7 @@ fn row_14_what_waits_is_signed_before_the_end_and_what_has_no_time_ends_too() {
         );
         assert_eq!(
             end.try_recv().expect("at once"),
-            Err("signing is being stopped".to_owned())
+            Err("the use of tokens is being stopped".to_owned())
         );
         assert_eq!(rig.count("C_Finalize"), 0, "not while somebody is inside");
         rig.fake.unset("C_Sign.hang");

@@ -53,7 +53,7 @@ fn row_18_a_hang_costs_a_message_its_time_limit_at_most() {
         let took = began.elapsed();
         assert!(took < Duration::from_millis(1300), "{took:?}");
         assert!(took > Duration::from_millis(900), "{took:?}");
-        assert_eq!(error, "the token gave no signature in time");
+        assert_eq!(error, "the token gave no answer in time");
         rig.fake.unset("C_Sign.hang");
         rig.end();
     });
@@ -350,7 +350,7 @@ fn a_full_queue_says_so_at_once() {
             .filter_map(|end| end.recv_timeout(Duration::from_millis(60)).ok())
             .filter(|end| {
                 end.as_ref()
-                    .is_err_and(|error| error.contains("signatures wait for the token already"))
+                    .is_err_and(|error| error.contains("requests wait for the token already"))
             })
             .count();
         assert!(refused >= 30, "{refused}");

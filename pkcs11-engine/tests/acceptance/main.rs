@@ -13,5 +13,6 @@ mod pins;
 mod processes;
 mod recovery;
 mod rig;
+mod serving;
 mod sessions;
 mod softhsm;
