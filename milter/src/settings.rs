@@ -1,7 +1,7 @@
 //! What a reload replaces: configuration, tables and keys, in one immutable piece that a message keeps to its end.
 
 use crate::config::{AuthservId, Config};
-use crate::keys::KeySet;
+use crate::keys::{Duties, KeySet};
 use crate::protocol::negotiation::{MacroNameError, MacroStage, Wanted};
 use dkim_core::engine::{Engine, default_engine, engine_by_name};
 use dkim_core::signer::{DEFAULT_FIELDS, FieldChoice, FieldChoiceError};
@@ -15,6 +15,8 @@ pub struct Settings {
     pub config: Config,
     /// The keys that the options and tables name, loaded.
     pub keys: KeySet,
+    /// The tokens that verify or hash, if any are named.
+    pub duties: Duties,
     /// The header fields to sign.
     pub fields: Arc<FieldChoice>,
     /// What the verifier accepts.
@@ -49,6 +51,7 @@ impl Settings {
                 accept_unsigned_octets: verifying.allow_unsigned_tail,
                 ..VerifierConfig::default()
             },
+            duties: Duties::new(&config.signing.tokens),
             wanted,
             faults: Vec::new(),
             host_name,
@@ -69,7 +72,7 @@ impl Settings {
         }
     }
 
-    /// The engine that checks signatures.
+    /// The engine that checks signatures, unless a token does.
     pub fn engine(&self) -> &'static dyn Engine {
         let named = self.config.engine.and_then(engine_by_name);
         named.unwrap_or_else(default_engine)

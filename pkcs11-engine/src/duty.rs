@@ -205,7 +205,11 @@ impl Worker {
             // Which of the two is to blame, the token or what was asked of it?
             self.test(token, Duty::Verify, choice, deadline)?;
             if std::mem::replace(&mut is_second, true) {
-                return Err(refused(token, failed.fault.to_string()));
+                let why = match failed.fault {
+                    Fault::Device { call, code, .. } => format!("{call} failed with {code}"),
+                    fault => fault.to_string(),
+                };
+                return Err(refused(token, why));
             }
         }
     }

@@ -6,16 +6,18 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pkcs11_engine::uri::OnAway;
+use pkcs11_engine::Reference;
+use pkcs11_engine::uri::{OnAway, Uri};
 
 use super::fields::{ElementFault, FieldSelection, NameList};
 use super::options::{self, Opt};
 use super::settings::{Overrides, Report, Setting, Settings};
 use super::socket::{Host, InetAddress, ListenAddress, Listener, RawAddress};
 use super::types::{
-    Action, Actions, AuthservId, Config, Dns, Facility, KeyLocation, Logging, Mode, Selection,
-    Service, SignerSource, Signing, SingleKey, TokenOptions, Verifying,
+    Action, Actions, AuthservId, Config, Dns, Facility, Fallback, KeyLocation, Logging, Mode,
+    Selection, Service, SignerSource, Signing, SingleKey, TokenOptions, Verifying,
 };
+use super::values::ValueFault;
 use super::{ConfigError, Refused, Warning};
 use crate::tables::text_lines::shown;
 use crate::tables::{
@@ -258,12 +260,25 @@ impl Builder {
     }
 
     fn tokens(&mut self) -> TokenOptions {
+        let module = self.path(&options::PKCS11_MODULE);
+        let allow_pin_value = self.switch(&options::PKCS11_ALLOW_PIN_VALUE);
+        let mut token = |option| self.token(option, module.as_deref(), allow_pin_value);
+        let verify = token(&options::PKCS11_VERIFY);
+        let digest = None;
+        let fallback = self.setting(&options::PKCS11_FALLBACK);
+        let is_used = verify.is_some() || digest.is_some();
+        let software = fallback.filter(|setting| setting.value == Fallback::Software);
+        let fallback = software.as_ref().map(|setting| setting.value);
+        if !is_used {
+            let because = "there is no Pkcs11Verify";
+            self.no_effect(&options::PKCS11_FALLBACK, software, because);
+        }
         TokenOptions {
-            module: self.path(&options::PKCS11_MODULE),
+            module,
             pin: self
                 .value(&options::PKCS11_PIN_FILE)
                 .map(|pin| pin.seen_from(&self.base)),
-            allow_pin_value: self.switch(&options::PKCS11_ALLOW_PIN_VALUE),
+            allow_pin_value,
             isolated: self.switch(&options::PKCS11_ISOLATION),
             sessions: self.count(&options::PKCS11_SESSIONS),
             queue: self.count(&options::PKCS11_QUEUE),
@@ -271,6 +286,31 @@ impl Builder {
             on_away: self
                 .value(&options::ON_TOKEN_AWAY)
                 .unwrap_or(OnAway::Tempfail),
+            verify,
+            digest,
+            fallback: fallback.unwrap_or_default(),
+        }
+    }
+
+    /// The token that `option` names. Its PIN is for the keys: what only verifies or hashes logs in if the URI says how.
+    fn token(
+        &mut self,
+        option: &'static Opt<Uri>,
+        module: Option<&Path>,
+        allow_pin_value: bool,
+    ) -> Option<Reference> {
+        let Setting { value, origin } = self.setting(option)?;
+        let uri = *seen_from(&self.base, Box::new(value));
+        match Reference::new(uri, module, None, allow_pin_value) {
+            Ok(reference) => Some(reference),
+            Err(error) => {
+                self.report.error(ConfigError::Value {
+                    origin,
+                    option: option.spec.name,
+                    fault: ValueFault::Token(error),
+                });
+                None
+            }
         }
     }
 

@@ -27,8 +27,9 @@ pub use fields::{FieldSelection, SignedFields};
 pub use settings::{Overrides, status_socket};
 pub use socket::{Families, Host, InetAddress, ListenAddress, Listener};
 pub use types::{
-    Action, Actions, AuthservId, Config, Dns, Facility, KeyLocation, Logging, Mode, RecordPolicy,
-    Selection, Service, SignerSource, Signing, SingleKey, TokenOptions, UserId, Verifying,
+    Action, Actions, AuthservId, Config, Dns, Facility, Fallback, KeyLocation, Logging, Mode,
+    RecordPolicy, Selection, Service, SignerSource, Signing, SingleKey, TokenOptions, UserId,
+    Verifying,
 };
 pub use values::ValueFault;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use dkim_core::canonicalization::Canonicalization;
 use dkim_core::engine::KeyType;
 
+use pkcs11_engine::Reference;
 use pkcs11_engine::pin::PinSource;
 use pkcs11_engine::uri::{OnAway, Uri};
 
@@ -187,6 +188,22 @@ pub struct TokenOptions {
     pub timeout: Duration,
     /// `On-TokenAway`: what becomes of mail while the token is away, if the key's URI does not say.
     pub on_away: OnAway,
+    /// `Pkcs11Verify`: the token that verifies signatures; software if `None`.
+    pub verify: Option<Reference>,
+    /// `Pkcs11Digest`: the token that hashes bodies; software if `None`.
+    pub digest: Option<Reference>,
+    /// `Pkcs11Fallback`: who does what those two do not.
+    pub fallback: Fallback,
+}
+
+/// Who verifies or hashes when a token does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fallback {
+    /// Nobody.
+    #[default]
+    None,
+    /// Software.
+    Software,
 }
 
 /// Whom to sign for, with which keys.

@@ -6,10 +6,13 @@ use std::path::PathBuf;
 
 use dkim_core::engine::KeyType;
 
+use pkcs11_engine::ReferenceError;
 use pkcs11_engine::pin::{PinSource, PinSourceError};
 use pkcs11_engine::uri::{OnAway, Uri, UriError};
 
-use super::types::{Action, AuthservId, Facility, KeyLocation, Mode, RecordPolicy, UserId};
+use super::types::{
+    Action, AuthservId, Facility, Fallback, KeyLocation, Mode, RecordPolicy, UserId,
+};
 use crate::tables::text_lines::shown;
 use crate::tables::{is_selector, nearest};
 
@@ -77,6 +80,9 @@ pub enum ValueFault {
     /// A key in a token, whose URI cannot be read.
     #[error("{0}")]
     TokenUri(#[from] UriError),
+    /// A token that cannot be referred to.
+    #[error("{0}")]
+    Token(ReferenceError),
     /// No source of a PIN.
     #[error("{0}")]
     PinSource(#[from] PinSourceError),
@@ -166,6 +172,20 @@ pub(super) fn key_location(text: &str) -> Result<KeyLocation, ValueFault> {
         true => KeyLocation::Token(Box::new(Uri::parse(text.as_bytes())?)),
         false => KeyLocation::File(path(text)?),
     })
+}
+
+/// The URI of a token.
+pub(super) fn token_uri(text: &str) -> Result<Uri, ValueFault> {
+    Ok(Uri::parse(text.as_bytes())?)
+}
+
+/// Who does what a token does not.
+pub(super) fn fallback(text: &str) -> Result<Fallback, ValueFault> {
+    match text {
+        _ if text.eq_ignore_ascii_case("none") => Ok(Fallback::None),
+        _ if text.eq_ignore_ascii_case("software") => Ok(Fallback::Software),
+        _ => Err(not_one_of(text, &["none", "software"], "none or software")),
+    }
 }
 
 /// Where a PIN comes from.

@@ -10,11 +10,13 @@
 //!
 //! Only the first [`MAX_REPORTED`] errors and warnings are kept for the report; their number is always right.
 
+mod duties;
 mod error;
 mod load;
 mod permissions;
 mod tokens;
 
+pub use duties::{Duties, Tries, unavailable};
 pub use error::{KeyError, KeyFault, KeyNote, KeyPlace, KeyWarning};
 pub use permissions::{FaultKind, PathFault, Reader, Status};
 pub use tokens::KeysInTokens;

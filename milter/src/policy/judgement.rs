@@ -39,6 +39,8 @@ pub enum Occasion {
     SignatureError,
     /// The key is in a token that does not sign now; what is to be done then.
     TokenAway(OnAway),
+    /// No signature is good yet: the token that verifies, or hashes, does not do so now; what is to be done then.
+    TokenCannotVerify(OnAway),
 }
 
 impl Occasion {
@@ -52,20 +54,23 @@ impl Occasion {
             Self::InternalError => "On-InternalError",
             Self::Security => "On-Security",
             Self::SignatureError => "On-SignatureError",
-            Self::TokenAway(_) => "On-TokenAway",
+            Self::TokenAway(_) | Self::TokenCannotVerify(_) => "On-TokenAway",
         }
     }
 }
 
 /// What a verified message meets: `None` if a signature passed, else the occasion.
 ///
-/// One that may pass later outweighs those that failed for good, so that nobody loses mail to a dead resolver.
-pub fn judge(verdicts: &[Verdict]) -> Option<Occasion> {
+/// One that may pass later outweighs those that failed for good, so that nobody loses mail to a dead resolver. `on_away` is
+/// what becomes of mail that is not judged for lack of a token.
+pub fn judge(verdicts: &[Verdict], on_away: OnAway) -> Option<Occasion> {
     let is = |word| move |verdict: &Verdict| verdict.result == word;
     if verdicts.is_empty() {
         Some(Occasion::NoSignature)
     } else if verdicts.iter().any(is(ResultWord::Pass)) {
         None
+    } else if verdicts.iter().any(lacks_token) {
+        Some(Occasion::TokenCannotVerify(on_away))
     } else if verdicts.iter().any(is(ResultWord::TempError)) {
         Some(Occasion::DnsError)
     } else if verdicts.iter().all(lacks_key) {
@@ -99,7 +104,9 @@ pub fn answer_on(
         ),
         Action::TempFail => Answer::TempFail(
             match occasion {
-                Occasion::DnsError | Occasion::TokenAway(_) => "4.7.5",
+                Occasion::DnsError | Occasion::TokenAway(_) | Occasion::TokenCannotVerify(_) => {
+                    "4.7.5"
+                }
                 _ => "4.7.0",
             },
             text(occasion),
@@ -116,15 +123,24 @@ fn action_on(actions: &Actions, occasion: Occasion) -> Action {
         Occasion::InternalError => actions.internal_error,
         Occasion::Security => actions.security,
         Occasion::SignatureError => actions.signature_error,
-        Occasion::TokenAway(OnAway::Accept) => Action::Accept,
-        Occasion::TokenAway(OnAway::Quarantine) => Action::Quarantine,
-        // Where there is no next key, it is deferred.
-        Occasion::TokenAway(OnAway::Tempfail | OnAway::Next) => Action::TempFail,
+        Occasion::TokenAway(on_away) | Occasion::TokenCannotVerify(on_away) => match on_away {
+            OnAway::Accept => Action::Accept,
+            OnAway::Quarantine => Action::Quarantine,
+            // Where there is no next key, it is deferred; and nobody verifies with another one.
+            OnAway::Tempfail | OnAway::Next => Action::TempFail,
+        },
     }
 }
 
 fn lacks_key(verdict: &Verdict) -> bool {
     matches!(verdict.reason, Reason::NoKey { .. } | Reason::KeyRecord(_))
+}
+
+fn lacks_token(verdict: &Verdict) -> bool {
+    matches!(
+        verdict.reason,
+        Reason::CheckUnavailable(_) | Reason::BodyHashUnavailable(_)
+    )
 }
 
 fn text(occasion: Occasion) -> &'static str {
@@ -137,6 +153,7 @@ fn text(occasion: Occasion) -> &'static str {
         Occasion::Security => "message exceeds DKIM limits",
         Occasion::SignatureError => "DKIM signing error",
         Occasion::TokenAway(_) => "DKIM signing temporarily unavailable",
+        Occasion::TokenCannotVerify(_) => "DKIM verification temporarily unavailable",
     }
 }
 
@@ -175,6 +192,7 @@ mod tests {
     #[test]
     fn a_pass_outweighs_all_and_a_key_that_may_come_outweighs_failures() {
         let later = || Reason::KeyUnavailable("SERVFAIL".into());
+        let away = || Reason::CheckUnavailable("away".into());
         let no_key = || Reason::NoKey { name_exists: false };
         for (reasons, want) in [
             (vec![], Occasion::NoSignature),
@@ -183,11 +201,27 @@ mod tests {
             (vec![no_key(), Reason::BodyHash], Occasion::BadSignature),
             (vec![Reason::BodyHash, later()], Occasion::DnsError),
             (vec![Reason::SeveralFrom(2)], Occasion::BadSignature),
+            (
+                vec![Reason::BodyHash, away(), later()],
+                Occasion::TokenCannotVerify(OnAway::Accept),
+            ),
+            (
+                vec![Reason::BodyHashUnavailable("away".into())],
+                Occasion::TokenCannotVerify(OnAway::Accept),
+            ),
+            (
+                vec![Reason::CheckRefused("too large".into())],
+                Occasion::BadSignature,
+            ),
         ] {
             let mut verdicts = verdicts(&reasons);
-            assert_eq!(judge(&verdicts), Some(want), "{reasons:?}");
+            assert_eq!(judge(&verdicts, OnAway::Accept), Some(want), "{reasons:?}");
             verdicts.push(good());
-            assert_eq!(judge(&verdicts), None, "{reasons:?} and a pass");
+            assert_eq!(
+                judge(&verdicts, OnAway::Accept),
+                None,
+                "{reasons:?} and a pass"
+            );
         }
     }
 
@@ -231,6 +265,18 @@ mod tests {
             answer_on(&actions, Occasion::DnsError, &[], ""),
             Answer::TempFail("4.7.5", "DKIM key retrieval failed")
         );
+        for (on_away, want) in [
+            (OnAway::Accept, Answer::Accept),
+            (
+                OnAway::Next,
+                Answer::TempFail("4.7.5", "DKIM verification temporarily unavailable"),
+            ),
+        ] {
+            assert_eq!(
+                answer_on(&actions, Occasion::TokenCannotVerify(on_away), &[], ""),
+                want
+            );
+        }
         assert_eq!(
             answer_on(&actions, Occasion::Security, &[], "too large"),
             Answer::Quarantine("message exceeds DKIM limits: too large".into())

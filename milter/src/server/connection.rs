@@ -2,8 +2,8 @@
 //! back.
 //!
 //! All that one read brings is answered by one write. A body chunk is answered before it is hashed, so that the MTA
-//! prepares the next one meanwhile. Software keys sign and check here and now; a key that takes its time is awaited by a
-//! task, as DNS look-ups are, and such tasks end with the connection. While the end of a message waits for answers no
+//! prepares the next one meanwhile. Software keys sign and check here and now; a key that takes its time, and a token that
+//! verifies, is awaited by a task, as DNS look-ups are, and such tasks end with the connection. While the end of a message waits for answers no
 //! command is taken, but a little is read, to notice when the MTA hangs up.
 //!
 //! Failing: what does not read as milter packets, an MTA that falls silent within a packet or takes no answer, and a panic
@@ -18,9 +18,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dkim_core::engine::{Completion, SigningError};
+use dkim_core::engine::{Completion, Engine, SigningError};
 use dkim_core::key_record::KeyAnswer;
-use dkim_core::verifier::CheckOutcome;
+use dkim_core::verifier::{Check, CheckOutcome};
+use pkcs11_engine::{Fault, TokenVerifier};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
@@ -28,7 +29,9 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use super::read_buffer::ReadBuffer;
 use super::stream::Stream;
 use super::{Phase, Seat, Shared};
+use crate::config::Fallback;
 use crate::dns::KeySource;
+use crate::keys::{Tries, unavailable};
 use crate::protocol::command::{Command, code};
 use crate::protocol::frame::{DEFAULT_LIMIT, Decoded, Frame};
 use crate::protocol::reply::Reply;
@@ -42,7 +45,7 @@ pub(super) struct Connection {
     phase: watch::Receiver<Phase>,
     input: ReadBuffer,
     actions: Actions,
-    /// Look-ups, and signatures that keys take their time for.
+    /// Look-ups, and what keys and tokens take their time for.
     tasks: JoinSet<Answer>,
     /// Given back when the connection ends, however it does.
     _seat: Seat,
@@ -61,6 +64,7 @@ pub(super) struct Connection {
 enum Answer {
     Key(u64, usize, Arc<KeyAnswer>),
     Signature(u64, usize, Result<Vec<u8>, SigningError>),
+    Check(u64, Box<Check>, CheckOutcome),
 }
 
 /// Why a connection ends.
@@ -241,6 +245,13 @@ impl Connection {
     }
 
     async fn answered(&mut self, answer: Answer) -> ControlFlow<Ending> {
+        let answer = match answer {
+            Answer::Check(message, check, outcome) => {
+                let outcome = self.by_software(message, &check, outcome);
+                Answer::Check(message, check, outcome)
+            }
+            answer => answer,
+        };
         self.tell(|session, now, actions| match answer {
             Answer::Key(message, index, answer) => {
                 session.key_answer(message, index, answer, now, actions);
@@ -248,8 +259,27 @@ impl Connection {
             Answer::Signature(message, index, result) => {
                 session.signed(message, index, result, actions);
             }
+            Answer::Check(message, check, outcome) => {
+                session.checked(message, &check, outcome, actions);
+            }
         })
         .await
+    }
+
+    /// What a token has said of a signature; or what software says, if the token did not and that is configured.
+    fn by_software(&self, message: u64, check: &Check, outcome: CheckOutcome) -> CheckOutcome {
+        let (CheckOutcome::Unavailable(why) | CheckOutcome::Refused(why)) = &outcome else {
+            return outcome;
+        };
+        let state = self.shared.state.load();
+        if state.settings.duties.fallback() == Fallback::None {
+            return outcome;
+        }
+        self.session.note(
+            message,
+            &format!("signature verified in software (Pkcs11Fallback): {why}"),
+        );
+        run(check, state.settings.engine())
     }
 
     /// Does the work that the session has handed out, until there is no more.
@@ -322,9 +352,17 @@ impl Connection {
                 })
             }
             Work::Check { message, check } => {
-                let engine = shared.state.load().settings.engine();
-                let outcome = catch_unwind(AssertUnwindSafe(|| check.run(engine)))
-                    .unwrap_or_else(|_| CheckOutcome::Unusable(ENGINE_PANICKED.to_owned()));
+                let state = shared.state.load();
+                if let Some(verifier) = state.settings.duties.verifier() {
+                    let verifier = verifier.cloned();
+                    let patience = state.settings.config.signing.tokens.timeout;
+                    self.tasks.spawn(async move {
+                        let outcome = check_on_token(&check, verifier, patience).await;
+                        Answer::Check(message, Box::new(check), outcome)
+                    });
+                    return ControlFlow::Continue(());
+                }
+                let outcome = run(&check, state.settings.engine());
                 survives(session, actions, |session, actions| {
                     session.checked(message, &check, outcome, actions);
                 })
@@ -493,6 +531,49 @@ async fn late(
         Err(_) => failed("key did not answer in time"),
     }
 }
+
+/// Checks in software, here and now. Never panics.
+fn run(check: &Check, engine: &dyn Engine) -> CheckOutcome {
+    catch_unwind(AssertUnwindSafe(|| check.run(engine)))
+        .unwrap_or_else(|_| CheckOutcome::Unusable(ENGINE_PANICKED.to_owned()))
+}
+
+/// Has a token check, which takes no longer than `patience` for all keys there are.
+async fn check_on_token(
+    check: &Check,
+    verifier: Result<TokenVerifier, Fault>,
+    patience: Duration,
+) -> CheckOutcome {
+    let verifier = match verifier {
+        Ok(verifier) => verifier,
+        Err(fault) => return unavailable(&fault),
+    };
+    let until = Instant::now() + patience;
+    let mut tries = Tries::default();
+    loop {
+        let (record, key) = match tries.next(check) {
+            Ok(next) => next,
+            Err(outcome) => return outcome,
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let (sender, receiver) = oneshot::channel();
+        verifier.submit(key, check.octets(), check.signature(), left, |answer| {
+            // Nobody is there any more if the connection has ended.
+            let _ = sender.send(answer);
+        });
+        // It has a deadline of its own; this one is for what should not be.
+        let answer = match timeout(left + MARGIN, receiver).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(Fault::Late),
+        };
+        if let Some(outcome) = tries.answered(record, answer) {
+            return outcome;
+        }
+    }
+}
+
+/// How much longer than a token's own deadline is waited for it.
+const MARGIN: Duration = Duration::from_secs(1);
 
 /// The next change of phase; none comes once the server is gone.
 async fn changed(phase: &mut watch::Receiver<Phase>) {

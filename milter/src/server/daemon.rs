@@ -148,14 +148,15 @@ fn check(source: &Source) -> ExitCode {
 
 /// Tells of keys in tokens, too: as the user that the daemon will be, who has to get at PIN and token.
 fn check_tokens(loaded: &mut Loaded) {
-    if loaded.state.settings.keys.in_tokens().is_empty() {
+    let settings = &loaded.state.settings;
+    if settings.keys.in_tokens().is_empty() && settings.duties.is_empty() {
         return;
     }
     if let Some(run_as) = &loaded.run_as
         && rustix::process::geteuid().is_root()
         && let Err(error) = run_as.assume()
     {
-        loaded.key_errors.push(format!("keys in tokens: {error}"));
+        loaded.key_errors.push(format!("tokens: {error}"));
         return;
     }
     let tokens = DaemonTokens::default();

@@ -58,20 +58,22 @@ impl DaemonTokens {
         }
     }
 
-    /// Opens the keys in tokens that `settings` name; what is wrong and what is odd about them.
+    /// Opens the keys in tokens that `settings` name, and tokens with other duties; what is wrong and what is odd about them.
     pub(super) fn open(&self, settings: &crate::settings::Settings) -> Found {
         let keys = settings.keys.in_tokens();
         let mut found = Found::default();
-        if keys.is_empty() {
+        if keys.is_empty() && settings.duties.is_empty() {
             return found;
         }
         let options = &settings.config.signing.tokens;
         match self.tokens(options) {
             Ok(tokens) => {
-                let errors = keys.open(&tokens, options.timeout + MARGIN);
+                let patience = options.timeout + MARGIN;
+                let errors = keys.open(&tokens, patience);
                 found.errors.extend(errors.iter().map(ToString::to_string));
+                found.errors.extend(settings.duties.open(&tokens, patience));
             }
-            Err(error) => found.errors.push(format!("keys in tokens: {error}")),
+            Err(error) => found.errors.push(format!("tokens: {error}")),
         }
         for (place, key) in keys.opened() {
             let notes = key.notes().into_iter();

@@ -23,6 +23,9 @@ use std::time::Duration;
 /// An MTA that waits is told at least so often that there is more to come; Sendmail gives up after 10 s.
 const PROGRESS_EVERY: Duration = Duration::from_secs(4);
 
+/// How long a token may take to check a message's signatures, whatever its own time-out is.
+const TOKEN_TIME: Duration = Duration::from_secs(20);
+
 /// One message.
 pub(super) struct Message {
     id: u64,
@@ -68,6 +71,7 @@ struct Verifying {
     /// Why the message was not signed, if it might have been.
     unsigned: Option<String>,
     unanswered: usize,
+    /// Until when what is waited for may come.
     deadline: Duration,
     wait: Wait,
 }
@@ -248,7 +252,7 @@ impl Message {
                     ..Step::default()
                 }
             }
-            Phase::Verifying(_) => self.check(around),
+            Phase::Verifying(_) => self.check(around, now),
             Phase::Alone {
                 reason,
                 weight,
@@ -279,7 +283,7 @@ impl Message {
         verifying.unanswered = verifying.unanswered.saturating_sub(1);
         let is_complete = verifying.unanswered == 0 || !verifying.verifier.wants_body();
         if is_complete && verifying.wait == Wait::Keys {
-            self.check(around)
+            self.check(around, now)
         } else {
             Step::default()
         }
@@ -334,7 +338,7 @@ impl Message {
 
     pub(super) fn wake(&mut self, around: Surroundings<'_>, now: Now) -> Step {
         let deadline = match &self.phase {
-            Phase::Verifying(verifying) if verifying.wait == Wait::Keys => Some(verifying.deadline),
+            Phase::Verifying(verifying) if verifying.wait != Wait::Body => Some(verifying.deadline),
             Phase::Signing(signing) => signing.deadline(),
             _ => None,
         };
@@ -342,9 +346,12 @@ impl Message {
             return Step::default();
         };
         if now.monotonic >= deadline {
-            return match self.phase {
+            return match &self.phase {
                 Phase::Signing(_) => self.finish_signing(around),
-                _ => self.check(around),
+                Phase::Verifying(verifying) if matches!(verifying.wait, Wait::Checks(_)) => {
+                    self.finish_verifying(around)
+                }
+                _ => self.check(around, now),
             };
         }
         let mut step = Step {
@@ -423,7 +430,7 @@ impl Message {
     }
 
     /// The keys are there, or their time is over: hands out the checks.
-    fn check(&mut self, around: Surroundings<'_>) -> Step {
+    fn check(&mut self, around: Surroundings<'_>, now: Now) -> Step {
         let Phase::Verifying(verifying) = &mut self.phase else {
             return Step::default();
         };
@@ -432,12 +439,18 @@ impl Message {
             return self.finish_verifying(around);
         }
         verifying.wait = Wait::Checks(checks.len());
+        // Software answers at once; who waits for a token is told so.
+        let takes_time = self.settings.duties.verifies();
+        if takes_time {
+            verifying.deadline = now.monotonic + TOKEN_TIME;
+        }
         let message = self.id;
         Step {
             work: checks
                 .into_iter()
                 .map(|check| Work::Check { message, check })
                 .collect(),
+            wake_at: takes_time.then(|| now.monotonic + PROGRESS_EVERY),
             ..Step::default()
         }
     }
@@ -485,7 +498,7 @@ impl Message {
         };
         let verdicts = verifying.verifier.verdicts(&self.header);
         let settings = self.settings.clone();
-        let occasion = judge(&verdicts);
+        let occasion = judge(&verdicts, settings.config.signing.tokens.on_away);
         let answer = match occasion {
             None => Answer::Accept,
             Some(occasion) => answer_on(
@@ -625,7 +638,7 @@ impl Message {
     }
 
     /// Something else worth knowing of a message.
-    fn note(&self, what: &str, around: Surroundings<'_>) {
+    pub(super) fn note(&self, what: &str, around: Surroundings<'_>) {
         if self.settings.config.logging.why {
             tracing::info!(target: "message", "{}: note: {what}", report::queue_id(around.macros));
         } else {

@@ -228,6 +228,18 @@ impl Session {
         });
     }
 
+    /// Notes something of a message that is worth knowing beside its line.
+    pub fn note(&self, message: u64, what: &str) {
+        let around = Surroundings {
+            client: &self.client,
+            macros: &self.macros,
+            negotiated: &self.negotiated,
+        };
+        if let Some(message) = self.message.as_ref().filter(|known| known.id() == message) {
+            message.note(what, around);
+        }
+    }
+
     /// The time asked for has come.
     pub fn wake(&mut self, now: Now, actions: &mut Actions) {
         if let Some(message) = self.message.as_ref().filter(|message| message.is_waiting()) {

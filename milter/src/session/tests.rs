@@ -1,6 +1,7 @@
 //! Whole conversations without a socket or a sleep: an MTA of a few lines plays messages and does the session's work.
 
 mod log_lines;
+mod token_checks;
 
 use super::*;
 use crate::config::{Config, Overrides};
@@ -39,7 +40,9 @@ struct Mta {
     /// Whether keys are at hand.
     signs: bool,
     offer: Offer,
-    /// What was put off: the answers of a silent DNS.
+    /// Whether what checks takes its time.
+    token_is_slow: bool,
+    /// What was put off: the answers of a silent DNS, the checks of a slow token.
     pending: Vec<Work>,
     wake_at: Option<Duration>,
     closed: bool,
@@ -96,6 +99,7 @@ impl Mta {
             now: Duration::ZERO,
             dns: Dns::Answers,
             signs: true,
+            token_is_slow: false,
             offer: Offer {
                 version: 6,
                 actions: 0x1ff,
@@ -158,6 +162,7 @@ impl Mta {
             for work in std::mem::take(&mut actions.work) {
                 match work {
                     Work::LookUp { .. } if self.dns == Dns::Silent => self.pending.push(work),
+                    Work::Check { .. } if self.token_is_slow => self.pending.push(work),
                     work => self.work(work, &mut next),
                 }
             }

@@ -137,7 +137,7 @@ pub(super) static SECTIONS: [Section; 8] = [
         ],
     },
     Section {
-        title: "Keys in PKCS#11 tokens",
+        title: "PKCS#11 tokens",
         options: &[
             &PKCS11_MODULE.spec,
             &PKCS11_PIN_FILE.spec,
@@ -147,6 +147,8 @@ pub(super) static SECTIONS: [Section; 8] = [
             &PKCS11_QUEUE.spec,
             &PKCS11_TIMEOUT.spec,
             &ON_TOKEN_AWAY.spec,
+            &PKCS11_VERIFY.spec,
+            &PKCS11_FALLBACK.spec,
         ],
     },
     Section {

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use pkcs11_engine::pin::PinSource;
-use pkcs11_engine::uri::OnAway;
+use pkcs11_engine::uri::{OnAway, Uri};
 
 use super::{Opt, Preset, Spec};
+use crate::config::types::Fallback;
 use crate::config::values;
 
 pub(in crate::config) static PKCS11_MODULE: Opt<PathBuf> = Opt {
@@ -84,6 +85,28 @@ pub(in crate::config) static PKCS11_TIMEOUT: Opt<u64> = Opt {
         "3",
     ),
     parse: values::number::<1, 15>,
+};
+
+pub(in crate::config) static PKCS11_VERIFY: Opt<Uri> = Opt {
+    spec: Spec::new(
+        "Pkcs11Verify",
+        "pkcs11:URI",
+        Preset::Unset("none: signatures are verified in software"),
+        "For who must have all cryptography in a certified module: the token that verifies signatures, with the signer's key          brought to it for each. It hashes the header, too; x-mechanism=rsa-pkcs in the URI has that done in software.          The URI names a token (pkcs11:token=LABEL), not a key. What strangers sign goes into the module, so it has a          process of its own, apart from the one that signs, and no PIN unless the URI has pin-source. Software is faster,          and a token that calls a wrong signature good cannot be found out by this program, but for the test that is made          with a known signature before and between. See Pkcs11Fallback.",
+        "pkcs11:token=hsm?module-path=/usr/lib/softhsm/libsofthsm2.so",
+    ),
+    parse: values::token_uri,
+};
+
+pub(in crate::config) static PKCS11_FALLBACK: Opt<Fallback> = Opt {
+    spec: Spec::new(
+        "Pkcs11Fallback",
+        "none | software",
+        Preset::Value("none"),
+        "What is done when the token of Pkcs11Verify is away, or does not take the kind or size of a key. With none, a          signature is temperror while the token is away, and On-TokenAway says what becomes of mail that has no good          signature then, next counting as tempfail; and a signature whose key the token does not take is policy, which          is a matter of On-BadSignature. With software, Engine verifies what the token does not, which is noted of each          message (LogWhy).",
+        "software",
+    ),
+    parse: values::fallback,
 };
 
 pub(in crate::config) static ON_TOKEN_AWAY: Opt<OnAway> = Opt {
