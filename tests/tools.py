@@ -253,6 +253,75 @@ class InToken(rig.TestCase):
         self.assertIsNone(re.search(rf"\b{token.PIN}\b", line), line)
 
 
+class VerifyAndHashOnToken(InToken):
+    """For who must: signatures are checked, and bodies hashed, by the token."""
+    TOKEN = "pkcs11:token=mail"
+
+    def setUp(self):
+        # No PIN: neither of the two needs a login.
+        self.on = ["--pkcs11-module", self.module.module]
+
+    def verdict(self, raw, *options):
+        """The exit code and the line of dkim-verify."""
+        done = self.run_with(self.module, "dkim-verify", "--records", zone, *self.on, *options, file(raw))
+        self.assertEqual(done.stderr, b"")
+        return done.returncode, done.stdout.decode()
+
+    @rig.cases({"verify": ["--pkcs11-verify", TOKEN], "digest": ["--pkcs11-digest", TOKEN],
+                "both": ["--pkcs11-verify", TOKEN, "--pkcs11-digest", TOKEN],
+                "in process": ["--pkcs11-verify", TOKEN, "--pkcs11-digest", TOKEN, "--pkcs11-in-process"]})
+    def test_verdicts_are_those_of_software(self, options):
+        raw = messages.plain()
+        for key, canonicalization in [(rsa, "relaxed/simple"), (ed25519, "simple/relaxed")]:
+            signed = outside.dkimpy_sign(raw, "example.com", key.path.stem, key, canonicalization)
+            for changed in (signed, signed + b"more\r\n", signed.replace(b"Subject: ", b"Subject:  x")):
+                want = run("dkim-verify", "--records", zone, file(changed))
+                self.assertEqual(self.verdict(changed, *options), (want.returncode, want.stdout.decode()))
+            self.assertEqual(self.verdict(signed, *options)[0], 0)
+
+    def test_a_large_body_and_l_are_hashed_as_by_software(self):
+        body = b"".join(b"line %d, \t and more \r\n" % n for n in range(20000))
+        raw = messages.plain() + body
+        now = ["--now", "1800000000"]
+        for options in (["-c", "relaxed/relaxed"], ["-c", "simple/simple", "--body-length"]):
+            sign = ["dkim-sign", "-d", "example.com", "-s", "rsa", "-k", rsa.path, *now, *options]
+            want = run(*sign, file(raw))
+            self.assertEqual(want.returncode, 0, want.stderr)
+            done = self.run_with(self.module, *sign, *self.on, "--pkcs11-digest", self.TOKEN, file(raw))
+            self.assertEqual((done.returncode, done.stderr, done.stdout), (0, want.stderr, want.stdout))
+            code, line = self.verdict(done.stdout, *now, "--pkcs11-digest", self.TOKEN)
+            self.assertEqual(code, 0, line)
+
+    @rig.cases({"no module": (["--pkcs11-verify", TOKEN], 64, "which module has the token?"),
+                "no token": (["--pkcs11-module", token.SoftHsm.module], 64, "--pkcs11-verify"),
+                "another": (["--pkcs11-verify", "pkcs11:token=other", "--pkcs11-module", token.SoftHsm.module], 69,
+                            "cannot verify: no token matches"),
+                "nothing": (["--pkcs11-digest", TOKEN, "--pkcs11-module", "/nowhere.so"], 78, "cannot hash: module"),
+                "attribute": (["--pkcs11-digest", "pkcs11:tokn=mail"], 64, "did you mean token?"),
+                "pin-value": (["--pkcs11-digest", TOKEN + "?pin-value=" + token.PIN, "--pkcs11-module",
+                               token.SoftHsm.module], 64, "ps(1)")})
+    def test_bad_input_has_its_sentence(self, case):
+        options, code, sentence = case
+        done = self.run_with(self.module, "dkim-verify", "--records", zone, *options, file(messages.plain()))
+        self.assertEqual((done.returncode, done.stdout), (code, b""), done.stderr)
+        self.assertIn(sentence, done.stderr.decode())
+
+    def test_a_token_that_fails_its_test_is_told_before_any_message_is_read(self):
+        source = token.FakeToken(self.home)
+        signed = outside.dkimpy_sign(messages.plain(), "example.com", "rsa", rsa, "relaxed/relaxed")
+        for option, function in (("--pkcs11-verify", "C_VerifyInit"), ("--pkcs11-digest", "C_DigestFinal")):
+            # With a key and a hash that are known it does fail, so that no message of anybody is asked about.
+            ready = run("dkim-verify", "--records", zone, "--pkcs11-module", source.module, option,
+                        "pkcs11:token=fake", file(signed))
+            self.assertEqual(ready.returncode, 0, ready.stderr)
+            source.set({f"{function}": "0x30"})
+            done = run("dkim-verify", "--records", zone, "--pkcs11-module", source.module, option,
+                       "pkcs11:token=fake", file(signed))
+            source.set({f"{function}": None})
+            self.assertEqual((done.returncode, done.stdout), (69, b""), done.stderr)
+            self.assertIn(f"{function} failed with CKR_DEVICE_ERROR", done.stderr.decode())
+
+
 class SignInToken(InToken):
     URI = "pkcs11:token=mail;object=2026a"
 

@@ -25,6 +25,15 @@ pub struct BodyHash {
     pub body_octets: u64,
 }
 
+/// Why there is no hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoBodyHash {
+    /// Who makes them cannot do so now; why.
+    Unavailable(String),
+    /// It will not be made; why.
+    Refused(String),
+}
+
 /// A body on its way to whoever makes its hashes.
 #[derive(Debug)]
 pub struct BodyStreams {

@@ -11,7 +11,7 @@ use check::UsableRecords;
 pub use check::{Check, CheckOutcome};
 pub use verdict::{Reason, Verdict};
 
-use crate::body_digest::{BodyHash, ToDigest};
+use crate::body_digest::{BodyHash, NoBodyHash, ToDigest};
 use crate::body_hashes::{BodyHashes, HashId};
 use crate::canonicalization::append_field_without;
 use crate::engine::KeyType;
@@ -146,12 +146,12 @@ impl Verifier {
     pub fn to_check_with(
         &mut self,
         header: &HeaderFields,
-        hashes: &[Result<BodyHash, String>],
+        hashes: &[Result<BodyHash, NoBodyHash>],
     ) -> Vec<Check> {
         let wanted = std::mem::take(&mut self.hashes);
         self.checks(header, |id| match hashes.get(wanted.place(id)) {
             Some(hash) => hash.clone(),
-            None => Err("nobody made it".to_owned()),
+            None => Err(NoBodyHash::Unavailable("nobody made it".to_owned())),
         })
     }
 
@@ -159,7 +159,7 @@ impl Verifier {
     fn checks(
         &mut self,
         header: &HeaderFields,
-        hash_of: impl Fn(HashId) -> Result<BodyHash, String>,
+        hash_of: impl Fn(HashId) -> Result<BodyHash, NoBodyHash>,
     ) -> Vec<Check> {
         let fields = FieldIndex::new(header);
         let mut checks = Vec::new();
@@ -175,8 +175,11 @@ impl Verifier {
             };
             let hash = match hash_of(hash) {
                 Ok(hash) => hash,
-                Err(why) => {
-                    item.reason = Some(Reason::BodyHashUnavailable(why));
+                Err(no_hash) => {
+                    item.reason = Some(match no_hash {
+                        NoBodyHash::Unavailable(why) => Reason::BodyHashUnavailable(why),
+                        NoBodyHash::Refused(why) => Reason::CheckRefused(why),
+                    });
                     continue;
                 }
             };

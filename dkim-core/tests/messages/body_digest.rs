@@ -1,7 +1,7 @@
 //! Body hashes that are made elsewhere: signer and verifier say what they would have said with their own.
 
 use crate::support::*;
-use dkim_core::body_digest::{BodyHash, BodyStreams, ToDigest};
+use dkim_core::body_digest::{BodyHash, BodyStreams, NoBodyHash, ToDigest};
 use dkim_core::canonicalization::Canonicalization;
 use dkim_core::engine::{KeyType, SigningKey, engine_by_name};
 use dkim_core::key_record::KeyAnswer;
@@ -68,7 +68,7 @@ fn verdicts(message: &[u8], lose: Option<usize>) -> Vec<Verdict> {
     let hashes = elsewhere(&wanted, &body).into_iter().enumerate();
     let hashes: Vec<_> = hashes
         .map(|(place, hash)| match lose == Some(place) {
-            true => Err("the token is away".to_owned()),
+            true => Err(NoBodyHash::Unavailable("the token is away".to_owned())),
             false => Ok(hash),
         })
         .collect();

@@ -4,5 +4,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    dkim_milter::tools::run(dkim_milter::tools::verify::verify)
+    pkcs11_engine::run_if_asked()
+        .unwrap_or_else(|| dkim_milter::tools::run(dkim_milter::tools::verify::verify))
 }

@@ -9,6 +9,7 @@ mod key_list;
 mod key_records;
 mod message_input;
 mod new_key;
+mod on_token;
 mod private_key;
 mod report;
 pub mod sign;

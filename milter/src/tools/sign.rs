@@ -4,6 +4,7 @@
 //! key belongs to which author is for the caller to know: the tool signs with what it is given.
 
 use super::message_input::{CopyError, InputError, MessageInput, shown};
+use super::on_token::{OnToken, OnTokenError, uri_parser};
 use super::private_key::{KeyError, KeyLoader, KeyName};
 use super::token_access::TokenArguments;
 use super::{
@@ -20,6 +21,8 @@ use dkim_core::signature::{FIELD_NAME, Identity};
 use dkim_core::signer::{
     BodyLength, DEFAULT_FIELDS, FieldChoice, FieldChoiceError, SignRequest, Signer, SignerError,
 };
+use pkcs11_engine::Fault;
+use pkcs11_engine::uri::Uri;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -110,6 +113,10 @@ pub struct SignArguments {
     #[arg(long = "pkcs11-module", value_name = "FILE")]
     module: Option<PathBuf>,
 
+    /// Token that hashes the body: pkcs11:token=...
+    #[arg(long = "pkcs11-digest", value_name = "URI", value_parser = uri_parser())]
+    digest_by: Option<Uri>,
+
     #[command(flatten)]
     tokens: TokenArguments,
 
@@ -124,12 +131,19 @@ pub struct SignArguments {
 /// Why there is no signature.
 pub fn sign(arguments: SignArguments) -> Result<u8, SignError> {
     let tokens = arguments.tokens.with_module(arguments.module.as_deref());
-    KeyLoader::run(NAME, arguments.engine, tokens, |loader| {
-        sign_with(&arguments, loader)
-    })
+    let token = OnToken::open(NAME, &tokens, None, arguments.digest_by.as_ref())?;
+    let signed = KeyLoader::run(NAME, arguments.engine, tokens, |loader| {
+        sign_with(&arguments, &token, loader)
+    });
+    token.finish(signed.as_ref().err().map(ToString::to_string));
+    signed
 }
 
-fn sign_with(arguments: &SignArguments, loader: &mut KeyLoader) -> Result<u8, SignError> {
+fn sign_with(
+    arguments: &SignArguments,
+    token: &OnToken,
+    loader: &mut KeyLoader,
+) -> Result<u8, SignError> {
     check_pairs(arguments)?;
     let fields = field_choice(arguments)?;
     let names: Result<Vec<_>, _> = arguments
@@ -158,6 +172,7 @@ fn sign_with(arguments: &SignArguments, loader: &mut KeyLoader) -> Result<u8, Si
         error => SignError::Request(error),
     })?;
 
+    let mut on_token = token.body(&signer.to_digest());
     let mut line_ends = LineEnds::default();
     for field in input.header().iter() {
         line_ends.see(field.octets());
@@ -165,15 +180,25 @@ fn sign_with(arguments: &SignArguments, loader: &mut KeyLoader) -> Result<u8, Si
     }
     input.read_body(|chunk| {
         line_ends.see(chunk);
-        signer.body(chunk);
+        match &mut on_token {
+            Some(body) => body.update(chunk),
+            None => signer.body(chunk),
+        }
         true
     })?;
     if line_ends.has_bare() {
         say(NAME, &BARE_LINE_ENDS);
     }
 
+    let pieces = match on_token {
+        Some(body) => {
+            let hashes: Result<Vec<_>, _> = body.finish().into_iter().collect();
+            signer.to_sign_with(input.header(), &hashes.map_err(SignError::Digest)?)
+        }
+        None => signer.to_sign(input.header()),
+    };
     let mut signed = String::new();
-    for to_sign in signer.to_sign(input.header()) {
+    for to_sign in pieces {
         let signature = keys[to_sign.request].sign(&to_sign.octets);
         let signature = signature.map_err(|source| SignError::Signing {
             key: names[to_sign.request].clone(),
@@ -232,6 +257,12 @@ pub enum SignError {
         "--engine is for keys in files, and there is none: a key in a token is signed with by its token"
     )]
     EngineOfToken,
+    /// The token that is to hash is not there.
+    #[error(transparent)]
+    Token(#[from] OnTokenError),
+    /// The token did not hash the body.
+    #[error("the body cannot be hashed (--pkcs11-digest): {0}")]
+    Digest(Fault),
     /// A key cannot be had.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -289,6 +320,8 @@ impl Failure for SignError {
             | Self::Fields(_)
             | Self::Request(_)
             | Self::EngineOfToken => EX_USAGE,
+            Self::Token(error) => error.exit_code(),
+            Self::Digest(_) => EX_UNAVAILABLE,
             Self::Key(error) => error.exit_code(),
             Self::Input(error) => error.exit_code(),
             Self::Message { .. } | Self::Author { .. } | Self::AuthorDomain { .. } => EX_DATAERR,
@@ -508,6 +541,7 @@ mod tests {
             ("a\r\n\n", true),
         ] {
             for size in 1..5 {
+                let mut on_token = token.body(&signer.to_digest());
                 let mut line_ends = LineEnds::default();
                 text.as_bytes()
                     .chunks(size)

@@ -7,7 +7,8 @@ use dkim_core::engine::SigningKey;
 use pkcs11_engine::pin::PinSource;
 use pkcs11_engine::uri::Uri;
 use pkcs11_engine::{
-    Fault, Isolation, Level, Reference, ReferenceError, Settings, TokenListing, Tokens,
+    Fault, Isolation, Level, Reference, ReferenceError, Settings, TokenDigester, TokenListing,
+    TokenVerifier, Tokens,
 };
 use std::collections::BTreeSet;
 use std::io;
@@ -57,18 +58,25 @@ struct Told {
     errors: Mutex<Vec<String>>,
 }
 
-/// A key in a token cannot sign.
+/// A key in a token cannot sign, or a token not verify or hash.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{uri} cannot sign: {reason}")]
+#[error("{uri} cannot {verb}: {reason}")]
 pub struct TokenError {
     /// Its URI.
     uri: String,
+    /// What it cannot do.
+    verb: &'static str,
     /// Why, in one sentence.
     reason: String,
     code: u8,
 }
 
 impl TokenArguments {
+    /// Whether any of them is there.
+    pub(super) fn are_given(&self) -> bool {
+        self.pin.is_some() || self.in_process
+    }
+
     /// With `module` for URIs that name none.
     pub(super) fn with_module(&self, module: Option<&Path>) -> TokenUse {
         TokenUse {
@@ -146,7 +154,31 @@ impl TokenAccess {
             }
             key.signing_key()
         });
-        opened.map_err(|fault| TokenError::new(reference.uri.to_string(), &fault))
+        opened.map_err(|fault| TokenError::new(reference.uri.to_string(), "sign", &fault))
+    }
+
+    /// The token that `reference` names, to verify, once it has answered.
+    ///
+    /// # Errors
+    /// It does not, or is not there.
+    pub(super) fn verifier(&self, reference: &Reference) -> Result<TokenVerifier, TokenError> {
+        let opened = self.tokens.verifier(reference).and_then(|verifier| {
+            verifier.wait(PATIENCE)?;
+            Ok(verifier)
+        });
+        opened.map_err(|fault| TokenError::new(reference.uri.to_string(), "verify", &fault))
+    }
+
+    /// The same, to hash.
+    ///
+    /// # Errors
+    /// It does not, or is not there.
+    pub(super) fn digester(&self, reference: &Reference) -> Result<TokenDigester, TokenError> {
+        let opened = self.tokens.digester(reference).and_then(|digester| {
+            digester.wait(PATIENCE)?;
+            Ok(digester)
+        });
+        opened.map_err(|fault| TokenError::new(reference.uri.to_string(), "hash", &fault))
     }
 
     /// The tokens and keys of the module of `reference` that it matches.
@@ -184,9 +216,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl TokenError {
-    fn new(uri: String, fault: &Fault) -> Self {
+    fn new(uri: String, verb: &'static str, fault: &Fault) -> Self {
         Self {
             uri,
+            verb,
             reason: match fault {
                 Fault::NotYet => {
                     format!("the token has not answered within {} s", PATIENCE.as_secs())
@@ -220,4 +253,4 @@ fn pin_source_parser() -> impl TypedValueParser<Value = PinSource> {
 const CLOSING: Duration = Duration::from_secs(2);
 
 /// How long a token may take to be opened, or to make a signature.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);

@@ -6,10 +6,12 @@
 
 use super::key_records::{KeyRecords, RecordsArguments, RecordsError};
 use super::message_input::{InputError, MessageInput};
+use super::on_token::{OnToken, OnTokenError, no_body_hash, uri_parser};
 use super::report::{MessageReport, SignatureReport, no_signature};
+use super::token_access::TokenArguments;
 use super::{
-    EX_DATAERR, EX_IOERR, EX_NOINPUT, EX_OK, EX_TEMPFAIL, Failure, OutputError, engine_parser, now,
-    say,
+    EX_DATAERR, EX_IOERR, EX_NOINPUT, EX_OK, EX_TEMPFAIL, EX_USAGE, Failure, OutputError,
+    engine_parser, now, say,
 };
 use crate::shown::one_line;
 use clap::Parser;
@@ -18,6 +20,7 @@ use dkim_core::engine::{Engine, default_engine};
 use dkim_core::message::HeaderFields;
 use dkim_core::results::ResultWord;
 use dkim_core::verifier::{Verdict, Verifier, VerifierConfig};
+use pkcs11_engine::uri::Uri;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -46,6 +49,7 @@ Exit codes; of several messages the worst counts, in this order from best to wor
   74  reading or writing failed
 and before any message is read:
   64  the command line makes no sense
+  69  a token is not there, or does not verify or hash now
   66  the file of records cannot be opened
   78  the file of records or the configuration of the DNS is no good"
 )]
@@ -75,8 +79,23 @@ pub struct VerifyArguments {
     max_signatures: usize,
 
     /// Engine to check with [default: the first]
-    #[arg(long, value_name = "NAME", value_parser = engine_parser())]
+    #[arg(long, value_name = "NAME", value_parser = engine_parser(), conflicts_with = "verify_by")]
     engine: Option<&'static dyn Engine>,
+
+    /// Token that checks signatures, and hashes what they sign, in the place of an engine: pkcs11:token=...
+    #[arg(long = "pkcs11-verify", value_name = "URI", value_parser = uri_parser())]
+    verify_by: Option<Uri>,
+
+    /// Token that hashes bodies
+    #[arg(long = "pkcs11-digest", value_name = "URI", value_parser = uri_parser())]
+    digest_by: Option<Uri>,
+
+    /// PKCS#11 module by which these tokens are reached, if their URIs do not say
+    #[arg(long = "pkcs11-module", value_name = "FILE")]
+    module: Option<PathBuf>,
+
+    #[command(flatten)]
+    tokens: TokenArguments,
 
     /// The messages, with CRLF or LF line ends; - is standard input
     #[arg(default_value = "-", value_name = "FILE")]
@@ -98,9 +117,31 @@ pub fn verify(arguments: VerifyArguments) -> Result<u8, VerifyError> {
     };
     let now = arguments.now.unwrap_or_else(now);
     let engine = arguments.engine.unwrap_or_else(default_engine);
+    let (verify_by, digest_by) = (&arguments.verify_by, &arguments.digest_by);
+    if verify_by.is_none()
+        && digest_by.is_none()
+        && (arguments.module.is_some() || arguments.tokens.are_given())
+    {
+        return Err(VerifyError::NoToken);
+    }
+    let how = arguments.tokens.with_module(arguments.module.as_deref());
+    let token = OnToken::open(NAME, &how, verify_by.as_ref(), digest_by.as_ref())?;
+    let judge = Judge {
+        records: &records,
+        config: &config,
+        now,
+        engine,
+        token: &token,
+    };
+    let verified = verify_all(&arguments, &judge);
+    token.finish(None);
+    verified
+}
+
+fn verify_all(arguments: &VerifyArguments, judge: &Judge<'_>) -> Result<u8, VerifyError> {
     let mut worst = EX_OK;
     for path in &arguments.messages {
-        let verified = verify_message(path, &records, &config, now, engine);
+        let verified = judge.verify_message(path);
         let code = match &verified {
             Ok((verdicts, _)) => exit_code(verdicts),
             Err(error) => {
@@ -110,7 +151,7 @@ pub fn verify(arguments: VerifyArguments) -> Result<u8, VerifyError> {
         };
         worst = worse(worst, code);
         let report = report(path, verified);
-        write_report(&report, &arguments).map_err(OutputError::from)?;
+        write_report(&report, arguments).map_err(OutputError::from)?;
     }
     Ok(worst)
 }
@@ -121,6 +162,14 @@ pub enum VerifyError {
     /// There is nobody to ask for keys.
     #[error(transparent)]
     Records(#[from] RecordsError),
+    /// A token that is to verify or to hash does not.
+    #[error(transparent)]
+    Token(#[from] OnTokenError),
+    /// Options for tokens, and no token.
+    #[error(
+        "--pkcs11-... options are for --pkcs11-verify and --pkcs11-digest, and neither is given"
+    )]
+    NoToken,
     /// The result cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -130,6 +179,8 @@ impl Failure for VerifyError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Records(error) => error.exit_code(),
+            Self::Token(error) => error.exit_code(),
+            Self::NoToken => EX_USAGE,
             Self::Output(error) => error.exit_code(),
         }
     }
@@ -139,27 +190,53 @@ impl Failure for VerifyError {
     }
 }
 
-/// The verdicts on the message at `path`, and its authors.
-fn verify_message(
-    path: &Path,
-    records: &KeyRecords,
-    config: &VerifierConfig,
+/// By what messages are judged.
+struct Judge<'a> {
+    records: &'a KeyRecords,
+    config: &'a VerifierConfig,
     now: u64,
-    engine: &dyn Engine,
-) -> Result<(Vec<Verdict>, Vec<String>), InputError> {
-    let mut input = MessageInput::open(path, false)?;
-    input.read_header()?;
-    let mut verifier = Verifier::new(input.header(), config, Some(now));
-    // Before the body, which may then not matter any more.
-    records.look_up(verifier.to_look_up().to_vec(), |index, answer| {
-        verifier.answer(index, answer);
-    });
-    input.read_body(|chunk| {
-        verifier.body(chunk);
-        verifier.wants_body()
-    })?;
-    let verdicts = verifier.finish(input.header(), engine);
-    Ok((verdicts, authors(input.header())))
+    engine: &'a dyn Engine,
+    token: &'a OnToken,
+}
+
+impl Judge<'_> {
+    /// The verdicts on the message at `path`, and its authors.
+    fn verify_message(&self, path: &Path) -> Result<(Vec<Verdict>, Vec<String>), InputError> {
+        let mut input = MessageInput::open(path, false)?;
+        input.read_header()?;
+        let mut verifier = Verifier::new(input.header(), self.config, Some(self.now));
+        // Before the body, which may then not matter any more.
+        self.records
+            .look_up(verifier.to_look_up().to_vec(), |index, answer| {
+                verifier.answer(index, answer);
+            });
+        let mut on_token = match verifier.wants_body() {
+            true => self.token.body(&verifier.to_digest()),
+            false => None,
+        };
+        input.read_body(|chunk| {
+            match &mut on_token {
+                Some(body) => body.update(chunk),
+                None => verifier.body(chunk),
+            }
+            verifier.wants_body()
+        })?;
+        let header = input.header();
+        let checks = match on_token {
+            Some(body) => {
+                let hashes = body.finish().into_iter();
+                let hashes: Vec<_> = hashes.map(|hash| hash.map_err(no_body_hash)).collect();
+                verifier.to_check_with(header, &hashes)
+            }
+            None => verifier.to_check(header),
+        };
+        for check in checks {
+            let outcome = self.token.check(&check);
+            let outcome = outcome.unwrap_or_else(|| check.run(self.engine));
+            verifier.checked(&check, outcome);
+        }
+        Ok((verifier.verdicts(header), authors(header)))
+    }
 }
 
 fn authors(header: &HeaderFields) -> Vec<String> {
