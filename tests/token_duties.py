@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -B
-"""The daemon with tokens that verify (Pkcs11Verify): which verdicts there are, and what becomes of mail while the token
+"""The daemon with tokens that verify and hash (Pkcs11Verify, Pkcs11Digest): which verdicts there are, and what becomes of mail while the token
 does what tokens do. pkcs11-engine/fake-token stands for those in trouble, SoftHSM for real ones.
 """
 import threading, time
@@ -36,10 +36,11 @@ def daemon(source, **options):
     records = home / "records"
     records.write_text("".join(f"{selector}._domainkey.token.example {key.record}\n"
                                for selector, key in signers().items()))
-    made = milter.Milter(**{
+    options = {
         "Mode": "sv", "InternalHosts": "127.0.0.1", "AuthservID": "mx.rig.test", "Domain": "soft.example",
         "Selector": "soft", "KeyFile": rsa.path, "Pkcs11Module": source.module, "Pkcs11Verify": "pkcs11:token=fake",
-        "Pkcs11Timeout": 1, "TestPublicKeys": records, "LogWhy": "yes", **options})
+        "Pkcs11Timeout": 1, "TestPublicKeys": records, "LogWhy": "yes", **options}
+    made = milter.Milter(**{name: value for name, value in options.items() if value is not None})
     made.environment = dict(source.environment)
     return made
 
@@ -232,6 +233,167 @@ class Away(TestCase):
             self.defers(made, signed["rsa"].replace(b"Lunch", b"Launch"))
 
 
+class Hashing(TestCase):
+    """Pkcs11Digest, with Pkcs11Verify and without: bodies go to the token while they pass."""
+    LARGE = messages.of_size(3_000_000)
+
+    def hashing(self, source, **options):
+        return daemon(source, **{"Pkcs11Verify": None, "Pkcs11Digest": "pkcs11:token=fake", **options})
+
+    def signs(self, made, raw=None):
+        """The answer to mail of ours, and the selectors of its signatures, which are good."""
+        with tokens.session(made) as conversation:
+            _, got = conversation.message(raw or messages.plain(author="a@soft.example"))
+        words = outside.dkimpy_verify(got, {"soft._domainkey.soft.example": rsa.record})
+        self.assertEqual(set(words.values()) - {"pass"}, set())
+        return tokens.text_of(conversation.final), [*words]
+
+    @rig.cases({f"{place}, {canonicalization}": (place, canonicalization)
+                for place in PLACES for canonicalization in ("relaxed/relaxed", "simple/simple")})
+    def test_signatures_and_verdicts_are_those_of_software(self, case):
+        isolation, canonicalization = case
+        source = token.FakeToken(home)
+        large = self.LARGE.replace(b"alice@example.com", b"a@soft.example")
+        with self.hashing(source, Pkcs11Isolation=isolation, Canonicalization=canonicalization) as made:
+            self.assertEqual(self.signs(made), ("accepted", ["soft"]))
+            self.assertEqual(self.signs(made, large), ("accepted", ["soft"]))
+            for raw in (UNSIGNED, self.LARGE, UNSIGNED.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"):
+                good = outside.dkimpy_sign(raw, "token.example", "rsa", rsa, canonicalization)
+                self.judges(made, good, rsa="pass")
+                self.judges(made, good + b"more\r\n", rsa="fail")
+            self.assertGreater(len(source.calls("C_DigestUpdate")), 3_000_000 * 3 // 70_000)
+            self.assertEqual(made.process.pid in {call.pid for call in source.calls()}, isolation == "none")
+            # Small chunks are gathered.
+            before = len(source.calls("C_DigestUpdate"))
+            with tokens.session(made, address=ADDRESS) as conversation:
+                conversation.message(outside.dkimpy_sign(self.LARGE[:60_000], "token.example", "rsa", rsa,
+                                                         canonicalization), chunk=100)
+            self.assertLess(len(source.calls("C_DigestUpdate")) - before, 6)
+            made.signal("SIGTERM")
+            self.ended(made)
+        opened, closed = (len([c for c in source.calls(f) if not c.code]) for f in ("C_OpenSession", "C_CloseSession"))
+        self.assertEqual(opened, closed)
+        self.clean(source)
+
+    def test_all_of_it_on_softhsm(self):
+        folder = rig.folder("softhsm-hashes")
+        source = token.SoftHsm(folder)
+        source.add_token("dkim")
+        with self.hashing(source, Pkcs11Verify="pkcs11:token=dkim", Pkcs11Digest="pkcs11:token=dkim",
+                          Pkcs11Timeout=5) as made:
+            self.assertEqual(self.signs(made), ("accepted", ["soft"]))
+            self.judges(made, signed["rsa"], rsa="pass")
+            self.judges(made, signed["ed"], ed="pass")
+            self.judges(made, signed["ed"] + b"more\r\n", ed="fail")
+
+    def test_signatures_with_lengths_of_their_own(self):
+        """Four hashes of a message are made; what more is wanted is no pass, and no fault of ours."""
+        raw, many = UNSIGNED, UNSIGNED
+        sign = outside.dkim.DKIM
+        for n in range(6):
+            field = sign(raw).sign(b"rsa", b"token.example", rsa.pkcs1, canonicalize=(b"relaxed", b"relaxed"),
+                                   length=True, include_headers=[b"from"])
+            # Each over another beginning of the same body.
+            many = field + many
+            raw = raw + b"line\r\n"
+        whole = many.partition(b"\r\n\r\n")
+        many = whole[0] + b"\r\n\r\n" + raw.partition(b"\r\n\r\n")[2]
+        source = token.FakeToken(home)
+        for fallback, want in (("none", 4), ("software", 6)):
+            with self.hashing(source, Pkcs11Fallback=fallback, AllowUnsignedTail="yes") as made:
+                answer, got = self.sent(made, many)
+                words = [r.word for r in outside.results(got, "mx.rig.test")]
+                self.assertEqual((answer, words.count("pass"), words.count("policy")), ("accepted", want, 6 - want), got)
+
+    @rig.cases(PLACES)
+    def test_mail_is_deferred_while_the_token_is_away(self, isolation):
+        source = token.FakeToken(home)
+        with self.hashing(source, Pkcs11Isolation=isolation) as made:
+            self.assertEqual(self.signs(made), ("accepted", ["soft"]))
+            source.set(present=0)
+            answer, _ = self.signs(made)
+            self.assertTrue(answer.startswith("451 4.7.5 DKIM signing temporarily unavailable"), answer)
+            self.defers(made, signed["rsa"])
+            # Nothing of it is hashed, by anybody.
+            self.assertEqual(self.sent(made, UNSIGNED)[0], "accepted")
+            made.logged("token=fake cannot hash: ")
+            source.set(present=None)
+            self.judges_again(made)
+            rig.until(5, lambda: self.signs(made) == ("accepted", ["soft"]), lambda: made.log())
+        self.clean(source)
+
+    def test_software_may_stand_in_also_in_the_middle_of_a_body(self):
+        source = token.FakeToken(home)
+        good = outside.dkimpy_sign(self.LARGE, "token.example", "rsa", rsa, "relaxed/relaxed")
+        with self.hashing(source, Pkcs11Fallback="software") as made:
+            self.judges(made, good, rsa="pass")
+            for line in ("C_DigestUpdate", "C_DigestFinal", "C_DigestInit"):
+                source.set({line: "0x30"})
+                self.judges(made, good, rsa="pass")
+                self.judges(made, good + b"more\r\n", rsa="fail")
+                self.assertEqual(self.signs(made), ("accepted", ["soft"]))
+                source.set({line: None})
+            made.logged(r"note: body hashed in software \(Pkcs11Fallback\): the token is away")
+        self.clean(source)
+
+    @rig.cases({"fails": {"C_DigestUpdate": "0x30"}, "hangs": {"C_DigestUpdate.hang": 1},
+                "crashes": {"C_DigestUpdate.crash": "once"}, "is taken out": {"present": 0},
+                "loses its sessions": {"gone": 1}})
+    def test_what_happens_in_the_middle_of_a_body_costs_that_message_its_answer(self, fault):
+        source = token.FakeToken(home)
+        good = outside.dkimpy_sign(self.LARGE, "token.example", "rsa", rsa, "relaxed/relaxed")
+        with self.hashing(source) as made:
+            self.judges(made, good, rsa="pass")
+            with tokens.session(made, address=ADDRESS) as conversation:
+                fields, body = wire.split(good)
+                conversation.envelope()
+                conversation.header(fields)
+                conversation.body(body[:1_000_000])
+                source.set(fault)
+                began = time.monotonic()
+                conversation.body(body[1_000_000:])
+                _, final = conversation.end()
+                self.assertTrue(tokens.text_of(final).startswith(DEFERRED), made.log())
+                self.assertLess(time.monotonic() - began, 3)
+            source.set({name: None for name in fault if name != "gone"})
+            self.judges_again(made)
+            self.judges(made, good, rsa="pass")
+        self.clean(source)
+
+    def test_who_hangs_up_gives_the_session_back(self):
+        source = token.FakeToken(home)
+        good = outside.dkimpy_sign(self.LARGE, "token.example", "rsa", rsa, "relaxed/relaxed")
+        fields, body = wire.split(good)
+        with self.hashing(source) as made:
+            for n in range(40):
+                with tokens.session(made, address=ADDRESS) as conversation:
+                    conversation.envelope()
+                    conversation.header(fields)
+                    conversation.body(body[:200_000])
+                    if n % 2:
+                        conversation.abort()
+            rig.until(5, lambda: len(source.calls("C_OpenSession")) - len(source.calls("C_CloseSession")) <= 5,
+                      "the sessions of digests to be closed")
+            self.judges(made, good, rsa="pass")
+        self.clean(source)
+
+    def test_memory_does_not_grow_with_what_waits_for_a_slow_token(self):
+        source = token.FakeToken(home)
+        source.set({"C_DigestUpdate.ms": 10})
+        good = outside.dkimpy_sign(messages.of_size(10_000_000), "token.example", "rsa", rsa, "relaxed/relaxed")
+        with self.hashing(source, Pkcs11Timeout=10, DNSTimeout=20) as made:
+            self.judges(made, signed["rsa"], rsa="pass")
+            before, answers = made.peak_memory(), []
+            threads = [threading.Thread(target=lambda: answers.append(self.sent(made, good)[0])) for _ in range(20)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(answers, ["accepted"] * 20)
+            # 200 MB have passed.
+            self.assertLess(made.peak_memory() - before, 20 << 20)
+
+
 class Configuration(TestCase):
     REFUSED = {
         "no module": ({"Pkcs11Module": None}, r"Pkcs11Verify: which module has the token\?"),
@@ -261,7 +423,7 @@ class Configuration(TestCase):
         made.write()
         done = tokens.check(made)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stderr, "Pkcs11Fallback .*there is no Pkcs11Verify|Pkcs11Fallback: .*no Pkcs11Verify")
+        self.assertRegex(done.stderr, "Pkcs11Fallback .*there is neither Pkcs11Verify nor Pkcs11Digest")
 
     def test_a_reload_takes_the_token_away_and_brings_it_back(self):
         source = token.FakeToken(home)

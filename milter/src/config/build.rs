@@ -244,9 +244,19 @@ impl Builder {
         if let (Some(signers), Some(origin)) = (&signers, hosts) {
             self.check_hosts(signers, &selection.internal_hosts, &origin);
         }
+        let skip_already_signed = self.switch(&options::SKIP_ALREADY_SIGNED);
+        let verifies = mode.is_none_or(|mode| mode.value.verify) || skip_already_signed;
+        let verify = &options::PKCS11_VERIFY.spec.name;
+        if !verifies && let Some(origin) = self.origins.get(verify).cloned() {
+            self.report.warning(Warning::NoEffect {
+                origin,
+                option: verify,
+                because: "Mode s verifies nothing",
+            });
+        }
         Signing {
             signers,
-            skip_already_signed: self.switch(&options::SKIP_ALREADY_SIGNED),
+            skip_already_signed,
             require_safe_keys: self.switch(&options::REQUIRE_SAFE_KEYS),
             canonicalization: self
                 .value(&options::CANONICALIZATION)
@@ -264,13 +274,13 @@ impl Builder {
         let allow_pin_value = self.switch(&options::PKCS11_ALLOW_PIN_VALUE);
         let mut token = |option| self.token(option, module.as_deref(), allow_pin_value);
         let verify = token(&options::PKCS11_VERIFY);
-        let digest = None;
+        let digest = token(&options::PKCS11_DIGEST);
         let fallback = self.setting(&options::PKCS11_FALLBACK);
         let is_used = verify.is_some() || digest.is_some();
         let software = fallback.filter(|setting| setting.value == Fallback::Software);
         let fallback = software.as_ref().map(|setting| setting.value);
         if !is_used {
-            let because = "there is no Pkcs11Verify";
+            let because = "there is neither Pkcs11Verify nor Pkcs11Digest";
             self.no_effect(&options::PKCS11_FALLBACK, software, because);
         }
         TokenOptions {

@@ -128,18 +128,22 @@ fn open<T>(place: &OnceLock<T>, make: impl FnOnce() -> Result<T, Fault>) -> Resu
     Ok(place.get_or_init(|| made))
 }
 
-/// A check that a token does not do now. What is said of it goes to recipients: which tokens there are here is none of their
-/// business, and in the log.
+/// A check that a token does not do now.
 pub fn unavailable(fault: &Fault) -> CheckOutcome {
-    CheckOutcome::Unavailable(
-        match fault {
-            Fault::Late => "the token gave no answer in time",
-            Fault::Full { .. } => "too much waits for the token",
-            _ => "the token is away",
-        }
-        .to_owned(),
-    )
+    CheckOutcome::Unavailable(in_general(fault).to_owned())
 }
+
+/// What is said of a fault to recipients: which tokens there are here is none of their business, and in the log.
+pub fn in_general(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Late => "the token gave no answer in time",
+        Fault::Full { .. } => "too much waits for the token",
+        _ => AWAY,
+    }
+}
+
+/// Most faults, in general.
+pub const AWAY: &str = "the token is away";
 
 /// A check on its way through a token, key by key: several records at one name are tried in turn.
 #[derive(Debug, Default)]

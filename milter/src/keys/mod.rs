@@ -16,7 +16,7 @@ mod load;
 mod permissions;
 mod tokens;
 
-pub use duties::{Duties, Tries, unavailable};
+pub use duties::{AWAY, Duties, Tries, in_general, unavailable};
 pub use error::{KeyError, KeyFault, KeyNote, KeyPlace, KeyWarning};
 pub use permissions::{FaultKind, PathFault, Reader, Status};
 pub use tokens::KeysInTokens;

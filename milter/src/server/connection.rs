@@ -9,6 +9,7 @@
 //! Failing: what does not read as milter packets, an MTA that falls silent within a packet or takes no answer, and a panic
 //! close this connection and nothing else; after a panic the command at hand is answered with TEMPFAIL first.
 
+use std::collections::HashMap;
 use std::future::{pending, poll_fn};
 use std::io;
 use std::ops::ControlFlow;
@@ -21,7 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dkim_core::engine::{Completion, Engine, SigningError};
 use dkim_core::key_record::KeyAnswer;
 use dkim_core::verifier::{Check, CheckOutcome};
-use pkcs11_engine::{Fault, TokenVerifier};
+use pkcs11_engine::{Fault, TokenDigest, TokenVerifier};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
@@ -31,7 +32,7 @@ use super::stream::Stream;
 use super::{Phase, Seat, Shared};
 use crate::config::Fallback;
 use crate::dns::KeySource;
-use crate::keys::{Tries, unavailable};
+use crate::keys::{AWAY, Tries, in_general, unavailable};
 use crate::protocol::command::{Command, code};
 use crate::protocol::frame::{DEFAULT_LIMIT, Decoded, Frame};
 use crate::protocol::reply::Reply;
@@ -49,6 +50,8 @@ pub(super) struct Connection {
     tasks: JoinSet<Answer>,
     /// Given back when the connection ends, however it does.
     _seat: Seat,
+    /// The digests that a token makes for the message, by their places.
+    digests: HashMap<(u64, usize), TokenDigest>,
     /// When the session wants to be woken.
     wake_at: Option<Instant>,
     /// When something was read last.
@@ -65,6 +68,7 @@ enum Answer {
     Key(u64, usize, Arc<KeyAnswer>),
     Signature(u64, usize, Result<Vec<u8>, SigningError>),
     Check(u64, Box<Check>, CheckOutcome),
+    Digest(u64, usize, Result<Vec<u8>, String>),
 }
 
 /// Why a connection ends.
@@ -119,6 +123,7 @@ impl Connection {
             input: ReadBuffer::new(),
             actions: Actions::default(),
             tasks: JoinSet::new(),
+            digests: HashMap::new(),
             _seat: seat,
             wake_at: None,
             heard_at,
@@ -170,6 +175,7 @@ impl Connection {
                 self.stream.quick_ack();
             }
             if !self.session.in_message() {
+                self.digests.clear();
                 self.input.shrink();
                 self.shrink_output();
             }
@@ -221,8 +227,9 @@ impl Connection {
             // The answer first: the MTA works while we hash.
             self.flush().await?;
             let chunk = self.input.data(&frame.data);
-            if !survives(&mut self.session, &mut self.actions, |session, _| {
-                session.body(chunk)
+            if !survives(&mut self.session, &mut self.actions, |session, actions| {
+                session.body(chunk);
+                session.body_work(actions);
             }) {
                 return self.panicked(false).await;
             }
@@ -261,6 +268,9 @@ impl Connection {
             }
             Answer::Check(message, check, outcome) => {
                 session.checked(message, &check, outcome, actions);
+            }
+            Answer::Digest(message, place, result) => {
+                session.digested(message, place, result, now, actions);
             }
         })
         .await
@@ -351,6 +361,28 @@ impl Connection {
                     session.signed(message, index, result, actions);
                 })
             }
+            Work::Digest {
+                message,
+                place,
+                octets,
+                is_last,
+                timeout: patience,
+            } => {
+                let receiver = self.feed((message, place), octets, is_last, patience);
+                self.tasks.spawn(async move {
+                    let away = || Err(AWAY.to_owned());
+                    let result = match receiver {
+                        Some(receiver) => match timeout(patience + MARGIN, receiver).await {
+                            Ok(Ok(Ok(made))) => Ok(made),
+                            Ok(Ok(Err(fault))) => Err(in_general(&fault).to_owned()),
+                            Ok(Err(_)) | Err(_) => away(),
+                        },
+                        None => away(),
+                    };
+                    Answer::Digest(message, place, result)
+                });
+                return ControlFlow::Continue(());
+            }
             Work::Check { message, check } => {
                 let state = shared.state.load();
                 if let Some(verifier) = state.settings.duties.verifier() {
@@ -373,6 +405,34 @@ impl Connection {
         } else {
             self.panicked(awaits_end).await
         }
+    }
+
+    /// Gives a token the next octets of a digest; who will tell what came of it, if there is such a token.
+    fn feed(
+        &mut self,
+        place: (u64, usize),
+        octets: Vec<u8>,
+        is_last: bool,
+        patience: Duration,
+    ) -> Option<oneshot::Receiver<Result<Vec<u8>, Fault>>> {
+        // Those of messages that are over give their sessions back.
+        self.digests.retain(|(message, _), _| *message == place.0);
+        let mut digest = match self.digests.remove(&place) {
+            Some(digest) => digest,
+            None => {
+                let state = self.shared.state.load();
+                state.settings.duties.digester()?.ok()?.digest()
+            }
+        };
+        let (sender, receiver) = oneshot::channel();
+        digest.feed(octets, is_last, patience, |made| {
+            // Nobody is there any more if the connection has ended.
+            let _ = sender.send(made);
+        });
+        if !is_last {
+            self.digests.insert(place, digest);
+        }
+        Some(receiver)
     }
 
     /// Writes all that is due in one go.

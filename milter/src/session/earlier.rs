@@ -5,6 +5,7 @@
 
 use super::Now;
 use crate::policy::Order;
+use dkim_core::body_digest::{BodyHash, NoBodyHash, ToDigest};
 use dkim_core::key_record::{KeyAnswer, KeyRecord};
 use dkim_core::message::HeaderFields;
 use dkim_core::results::ResultWord;
@@ -47,6 +48,19 @@ impl EarlierSignatures {
 
     pub(super) fn body(&mut self, chunk: &[u8]) {
         self.0.body(chunk);
+    }
+
+    /// The body hashes that are wanted, for a token that makes them.
+    pub(super) fn to_digest(&self) -> Vec<ToDigest> {
+        self.0.to_digest()
+    }
+
+    pub(super) fn end_body_with(
+        &mut self,
+        header: &HeaderFields,
+        hashes: &[Result<BodyHash, NoBodyHash>],
+    ) -> Vec<Check> {
+        self.0.to_check_with(header, hashes)
     }
 
     pub(super) fn end_body(&mut self, header: &HeaderFields) -> Vec<Check> {

@@ -3,15 +3,18 @@
 //! At the end of the header policy decides once; then the body goes into the hashes it is wanted for, and at its end
 //! the message waits for keys, checks or signatures, within one deadline. Whatever fails, there is an answer.
 
+use super::digests::Digests;
 use super::outcome::{Course, Outcome};
 use super::report;
 use super::signing::{Signing, Wanted};
 use super::step::{Step, Told, temp_fail};
 use super::{Now, Surroundings, Work};
+use crate::config::Fallback;
 use crate::policy::{Answer, Decision, Facts, Occasion, answer_on, decide, judge};
 use crate::protocol::negotiation::action;
 use crate::protocol::reply_code::ReplyCode;
 use crate::settings::Settings;
+use dkim_core::body_digest::NoBodyHash;
 use dkim_core::engine::SigningError;
 use dkim_core::key_record::KeyAnswer;
 use dkim_core::message::HeaderFields;
@@ -23,7 +26,7 @@ use std::time::Duration;
 /// An MTA that waits is told at least so often that there is more to come; Sendmail gives up after 10 s.
 const PROGRESS_EVERY: Duration = Duration::from_secs(4);
 
-/// How long a token may take to check a message's signatures, whatever its own time-out is.
+/// How long a token may take to hash the last of a body, or to check a message's signatures, whatever its own time-out is.
 const TOKEN_TIME: Duration = Duration::from_secs(20);
 
 /// One message.
@@ -68,11 +71,15 @@ enum Weight {
 
 struct Verifying {
     verifier: Verifier,
+    /// The hashes that a token makes, if one does.
+    digests: Option<Digests>,
     /// Why the message was not signed, if it might have been.
     unsigned: Option<String>,
     unanswered: usize,
-    /// Until when what is waited for may come.
+    /// Until when key records may come.
     deadline: Duration,
+    /// Until when a token may take, once it is waited for at the end.
+    token_deadline: Duration,
     wait: Wait,
 }
 
@@ -80,6 +87,8 @@ struct Verifying {
 enum Wait {
     /// For the end of the body.
     Body,
+    /// For the token that hashes the body.
+    Hashes,
     /// For key records.
     Keys,
     /// For so many checks.
@@ -117,8 +126,16 @@ impl Message {
     /// Whether the end has come and answers have not.
     pub(super) fn is_waiting(&self) -> bool {
         match &self.phase {
-            Phase::Signing(signing) => signing.deadline().is_some(),
-            Phase::Verifying(verifying) => verifying.wait != Wait::Body,
+            Phase::Signing(signing) => {
+                signing.deadline().is_some()
+                    || signing
+                        .digests()
+                        .is_some_and(|digests| digests.is_waiting())
+            }
+            Phase::Verifying(verifying) => {
+                verifying.wait != Wait::Body
+                    || verifying.digests.as_ref().is_some_and(Digests::is_waiting)
+            }
             Phase::Header | Phase::Alone { .. } | Phase::Over => false,
         }
     }
@@ -222,8 +239,81 @@ impl Message {
     pub(super) fn body(&mut self, chunk: &[u8]) {
         match &mut self.phase {
             Phase::Signing(signing) => signing.body(chunk),
-            Phase::Verifying(verifying) => verifying.verifier.body(chunk),
+            Phase::Verifying(verifying) => {
+                if let Some(digests) = &mut verifying.digests {
+                    digests.body(chunk);
+                    if self.settings.duties.fallback() == Fallback::None {
+                        return;
+                    }
+                }
+                verifying.verifier.body(chunk);
+            }
             Phase::Header | Phase::Alone { .. } | Phase::Over => (),
+        }
+    }
+
+    /// What a token is to do with the body that has come.
+    pub(super) fn body_work(&mut self) -> Vec<Work> {
+        let digests = match &mut self.phase {
+            Phase::Signing(signing) => signing.digests_mut(),
+            Phase::Verifying(verifying) => verifying.digests.as_mut(),
+            Phase::Header | Phase::Alone { .. } | Phase::Over => None,
+        };
+        digests.map_or_else(Vec::new, |digests| digests.steps(self.id))
+    }
+
+    /// Takes what came of a step of a hash.
+    pub(super) fn digested(
+        &mut self,
+        place: usize,
+        result: Result<Vec<u8>, String>,
+        around: Surroundings<'_>,
+        now: Now,
+    ) -> Step {
+        let digests = match &mut self.phase {
+            Phase::Signing(signing) => signing.digests_mut(),
+            Phase::Verifying(verifying) => verifying.digests.as_mut(),
+            Phase::Header | Phase::Alone { .. } | Phase::Over => None,
+        };
+        let Some(digests) = digests else {
+            return Step::default();
+        };
+        digests.digested(place, result);
+        if digests.has_ended() && !digests.is_waiting() {
+            return self.hashed(around, now);
+        }
+        Step::default()
+    }
+
+    /// The token has hashed the body, or its time is over.
+    fn hashed(&mut self, around: Surroundings<'_>, now: Now) -> Step {
+        match &mut self.phase {
+            Phase::Signing(signing) if signing.is_hashing() => {
+                match signing.end_body(self.id, &self.header, now) {
+                    Ok(work) => Step {
+                        work,
+                        wake_at: Some(now.monotonic + PROGRESS_EVERY),
+                        ..Step::default()
+                    },
+                    Err(why) => {
+                        let on_away = self.settings.config.signing.tokens.on_away;
+                        let why = format!("cannot sign: body cannot be hashed now: {why}");
+                        self.refuse(Occasion::TokenAway(on_away), &why, &[], around)
+                    }
+                }
+            }
+            Phase::Verifying(verifying) if verifying.wait == Wait::Hashes => {
+                let wants_keys = verifying.unanswered > 0 && verifying.verifier.wants_body();
+                if wants_keys && now.monotonic < verifying.deadline {
+                    verifying.wait = Wait::Keys;
+                    return Step {
+                        wake_at: Some(verifying.deadline.min(now.monotonic + PROGRESS_EVERY)),
+                        ..Step::default()
+                    };
+                }
+                self.check(around, now)
+            }
+            _ => Step::default(),
         }
     }
 
@@ -238,11 +328,38 @@ impl Message {
                 &[],
                 around,
             ),
-            Phase::Signing(signing) => Step {
-                work: signing.end_body(self.id, &self.header, now),
-                wake_at: Some(now.monotonic + PROGRESS_EVERY),
-                ..Step::default()
-            },
+            Phase::Signing(signing) => {
+                let work = match signing.end_digests(self.id, now) {
+                    Some(work) => work,
+                    // Without a token there is nothing that could fail.
+                    None => signing
+                        .end_body(self.id, &self.header, now)
+                        .unwrap_or_default(),
+                };
+                Step {
+                    work,
+                    wake_at: Some(now.monotonic + PROGRESS_EVERY),
+                    ..Step::default()
+                }
+            }
+            Phase::Verifying(verifying)
+                if verifying.digests.is_some() && verifying.verifier.wants_body() =>
+            {
+                verifying.wait = Wait::Hashes;
+                verifying.token_deadline = now.monotonic + TOKEN_TIME;
+                let work = match &mut verifying.digests {
+                    Some(digests) => digests.end(self.id),
+                    None => Vec::new(),
+                };
+                if work.is_empty() {
+                    return self.hashed(around, now);
+                }
+                Step {
+                    work,
+                    wake_at: Some(now.monotonic + PROGRESS_EVERY),
+                    ..Step::default()
+                }
+            }
             Phase::Verifying(verifying)
                 if verifying.unanswered > 0 && verifying.verifier.wants_body() =>
             {
@@ -338,7 +455,11 @@ impl Message {
 
     pub(super) fn wake(&mut self, around: Surroundings<'_>, now: Now) -> Step {
         let deadline = match &self.phase {
-            Phase::Verifying(verifying) if verifying.wait != Wait::Body => Some(verifying.deadline),
+            Phase::Verifying(verifying) => match verifying.wait {
+                Wait::Body => None,
+                Wait::Keys => Some(verifying.deadline),
+                Wait::Hashes | Wait::Checks(_) => Some(verifying.token_deadline),
+            },
             Phase::Signing(signing) => signing.deadline(),
             _ => None,
         };
@@ -347,6 +468,10 @@ impl Message {
         };
         if now.monotonic >= deadline {
             return match &self.phase {
+                Phase::Signing(signing) if signing.is_hashing() => self.hashed(around, now),
+                Phase::Verifying(verifying) if verifying.wait == Wait::Hashes => {
+                    self.hashed(around, now)
+                }
                 Phase::Signing(_) => self.finish_signing(around),
                 Phase::Verifying(verifying) if matches!(verifying.wait, Wait::Checks(_)) => {
                     self.finish_verifying(around)
@@ -391,7 +516,14 @@ impl Message {
             timeout: config.dns.timeout,
         });
         let work: Vec<Work> = work.collect();
+        let wants_hashes = self.settings.duties.digests() && verifier.wants_body();
+        let digests = wants_hashes.then(|| {
+            let timeout = config.signing.tokens.timeout;
+            Digests::new(&verifier.to_digest(), timeout)
+        });
         self.phase = Phase::Verifying(Box::new(Verifying {
+            digests,
+            token_deadline: Duration::MAX,
             unanswered: work.len(),
             verifier,
             unsigned,
@@ -434,7 +566,29 @@ impl Message {
         let Phase::Verifying(verifying) = &mut self.phase else {
             return Step::default();
         };
-        let checks = verifying.verifier.to_check(&self.header);
+        let hashes = verifying.digests.as_ref().map(Digests::hashes);
+        let is_software = self.settings.duties.fallback() == Fallback::Software;
+        let failed = hashes
+            .iter()
+            .flatten()
+            .find_map(|hash| hash.as_ref().err().cloned());
+        let mut note = None;
+        let checks = match (hashes, failed) {
+            (Some(_), Some(NoBodyHash::Unavailable(why) | NoBodyHash::Refused(why)))
+                if is_software =>
+            {
+                note = Some(format!("body hashed in software (Pkcs11Fallback): {why}"));
+                verifying.verifier.to_check(&self.header)
+            }
+            (Some(hashes), _) => verifying.verifier.to_check_with(&self.header, &hashes),
+            (None, _) => verifying.verifier.to_check(&self.header),
+        };
+        if let Some(note) = note {
+            self.note(&note, around);
+        }
+        let Phase::Verifying(verifying) = &mut self.phase else {
+            return Step::default();
+        };
         if checks.is_empty() {
             return self.finish_verifying(around);
         }
@@ -442,7 +596,7 @@ impl Message {
         // Software answers at once; who waits for a token is told so.
         let takes_time = self.settings.duties.verifies();
         if takes_time {
-            verifying.deadline = now.monotonic + TOKEN_TIME;
+            verifying.token_deadline = now.monotonic + TOKEN_TIME;
         }
         let message = self.id;
         Step {

@@ -4,6 +4,7 @@
 //! it gets back: octets to write, work to do, a time to wake up at. Nothing here knows sockets, the DNS or threads.
 //! `message` walks one message from its header to the answer at its end; `report` words results and log lines.
 
+mod digests;
 mod earlier;
 mod message;
 mod notes;
@@ -83,6 +84,20 @@ pub enum Work {
         /// What it signs.
         octets: Vec<u8>,
         /// How long the signature is awaited.
+        timeout: Duration,
+    },
+    /// Have a token hash a piece of the body; answered by [`Session::digested`]. The steps of one hash are handed out one
+    /// after the other.
+    Digest {
+        /// Which message of the connection.
+        message: u64,
+        /// Which of its hashes.
+        place: usize,
+        /// The octets.
+        octets: Vec<u8>,
+        /// Whether they are the last.
+        is_last: bool,
+        /// How long that is awaited.
         timeout: Duration,
     },
     /// Check with the engine; answered by [`Session::checked`].
@@ -188,6 +203,27 @@ impl Session {
         }
     }
 
+    /// What a token is to do with the body that has come so far; to be asked for after [`body`](Self::body).
+    pub fn body_work(&mut self, actions: &mut Actions) {
+        if let Some(message) = &mut self.message {
+            actions.work.extend(message.body_work());
+        }
+    }
+
+    /// Takes the answer to [`Work::Digest`].
+    pub fn digested(
+        &mut self,
+        message: u64,
+        place: usize,
+        result: Result<Vec<u8>, String>,
+        now: Now,
+        actions: &mut Actions,
+    ) {
+        self.answered(message, actions, |message, around| {
+            message.digested(place, result, around, now)
+        });
+    }
+
     /// Takes the answer to [`Work::LookUp`].
     pub fn key_answer(
         &mut self,
@@ -249,7 +285,7 @@ impl Session {
         }
     }
 
-    /// Whether the end of a message waits for answers: no further command may be given until then.
+    /// Whether the end of a message waits for answers, or a token for its body: no further command may be given until then.
     pub fn is_busy(&self) -> bool {
         self.message.as_ref().is_some_and(Message::is_waiting)
     }

@@ -2,12 +2,15 @@
 //!
 //! Signatures of ours that the message already has are verified meanwhile, if `SkipAlreadySigned` says so.
 
+use super::digests::Digests;
 use super::earlier::EarlierSignatures;
 use super::notes::BodyNotes;
 use super::report;
 use super::{Now, Work};
+use crate::config::Fallback;
 use crate::policy::{Occasion, Order, Trust};
 use crate::settings::Settings;
+use dkim_core::body_digest::{BodyHash, NoBodyHash};
 use dkim_core::engine::SigningError;
 use dkim_core::message::HeaderFields;
 use dkim_core::signer::{SignRequest, Signer, SignerError};
@@ -28,6 +31,14 @@ pub(super) struct Signing {
     earlier: Option<EarlierSignatures>,
     /// Why signatures are missing that are no hindrance.
     missing: Vec<String>,
+    /// The hashes that a token makes, if one does, and how many of them are the signer's.
+    digests: Option<(Digests, usize)>,
+    /// Why software hashed what the token should have.
+    by_software: Option<String>,
+    /// Whether software may hash where the token does not.
+    software: bool,
+    /// Until when the token may take for the last of the body, once it is over.
+    hashed_by: Option<Duration>,
     /// Once the body is over: what is awaited.
     awaited: Option<Awaited>,
 }
@@ -113,33 +124,94 @@ impl Signing {
         let earlier = config
             .skip_already_signed
             .then(|| EarlierSignatures::find(header, &orders, &settings.verifier, now));
+        let earlier = earlier.flatten();
+        let digests = settings.duties.digests().then(|| {
+            let mut wanted = signer.to_digest();
+            let of_signer = wanted.len();
+            if let Some(earlier) = &earlier {
+                wanted.extend(earlier.to_digest());
+            }
+            (
+                Digests::new(&wanted, settings.config.signing.tokens.timeout),
+                of_signer,
+            )
+        });
         Ok(Self {
+            digests,
+            software: settings.duties.fallback() == Fallback::Software,
+            hashed_by: None,
+            by_software: None,
             signer,
             orders,
             trust,
             author,
             notes: BodyNotes::default(),
-            earlier: earlier.flatten(),
+            earlier,
             missing,
             awaited: None,
         })
     }
 
     pub(super) fn body(&mut self, chunk: &[u8]) {
-        self.signer.body(chunk);
         self.notes.update(chunk);
+        if let Some((digests, _)) = &mut self.digests {
+            digests.body(chunk);
+            if !self.software {
+                return;
+            }
+        }
+        self.signer.body(chunk);
         if let Some(earlier) = &mut self.earlier {
             earlier.body(chunk);
         }
     }
 
+    /// The hashes that a token makes.
+    pub(super) fn digests(&self) -> Option<&Digests> {
+        self.digests.as_ref().map(|(digests, _)| digests)
+    }
+
+    /// The same, to go on with.
+    pub(super) fn digests_mut(&mut self) -> Option<&mut Digests> {
+        self.digests.as_mut().map(|(digests, _)| digests)
+    }
+
+    /// Ends the body: what a token has to do for `message` first.
+    pub(super) fn end_digests(&mut self, message: u64, now: Now) -> Option<Vec<Work>> {
+        let (digests, _) = self.digests.as_mut()?;
+        self.hashed_by = Some(now.monotonic + SIGNING_TIME);
+        Some(digests.end(message))
+    }
+
+    /// Whether the last of the body is with a token.
+    pub(super) fn is_hashing(&self) -> bool {
+        self.hashed_by.is_some() && self.awaited.is_none()
+    }
+
     /// Ends the body: what keys and the engine have to do for `message`.
-    pub(super) fn end_body(&mut self, message: u64, header: &HeaderFields, now: Now) -> Vec<Work> {
-        let to_sign = self.signer.to_sign(header);
-        let checks = match &mut self.earlier {
-            Some(earlier) => earlier.end_body(header),
-            None => Vec::new(),
+    ///
+    /// # Errors
+    /// Why the body is not hashed by the token that should.
+    pub(super) fn end_body(
+        &mut self,
+        message: u64,
+        header: &HeaderFields,
+        now: Now,
+    ) -> Result<Vec<Work>, String> {
+        let (to_sign, checks) = match self.hashes()? {
+            Some((hashes, of_earlier)) => {
+                let to_sign = self.signer.to_sign_with(header, &hashes);
+                let earlier = self.earlier.as_mut();
+                let checks = earlier.map(|earlier| earlier.end_body_with(header, &of_earlier));
+                (to_sign, checks)
+            }
+            None => {
+                let to_sign = self.signer.to_sign(header);
+                let earlier = self.earlier.as_mut();
+                (to_sign, earlier.map(|earlier| earlier.end_body(header)))
+            }
         };
+        let checks = checks.unwrap_or_default();
         let number_of_checks = checks.len();
         let checks = checks
             .into_iter()
@@ -159,7 +231,24 @@ impl Signing {
             checks: number_of_checks,
             deadline: now.monotonic + SIGNING_TIME,
         });
-        work
+        Ok(work)
+    }
+
+    /// The hashes that a token made, the signer's and those of earlier signatures; none if software makes them.
+    fn hashes(&mut self) -> Result<Option<OfToken>, String> {
+        let Some((digests, of_signer)) = &self.digests else {
+            return Ok(None);
+        };
+        let mut hashes = digests.hashes();
+        let of_earlier = hashes.split_off(*of_signer);
+        match hashes.into_iter().collect() {
+            Ok(hashes) => Ok(Some((hashes, of_earlier))),
+            Err(NoBodyHash::Unavailable(why) | NoBodyHash::Refused(why)) if self.software => {
+                self.by_software = Some(why);
+                Ok(None)
+            }
+            Err(NoBodyHash::Unavailable(why) | NoBodyHash::Refused(why)) => Err(why),
+        }
     }
 
     /// Takes the answer of a key; what is to be asked of another one in its place.
@@ -198,7 +287,8 @@ impl Signing {
 
     /// Until when keys may answer, once they are asked.
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.awaited.as_ref().map(|awaited| awaited.deadline)
+        let awaited = self.awaited.as_ref().map(|awaited| awaited.deadline);
+        awaited.or(self.hashed_by)
     }
 
     /// Whether all have answered.
@@ -225,6 +315,10 @@ impl Signing {
             missing: self.missing,
             notes: self.notes.warnings(),
         };
+        signed.notes.extend(
+            self.by_software
+                .map(|why| format!("body hashed in software (Pkcs11Fallback): {why}")),
+        );
         // What is to be done if no other key signs.
         let mut refusal = None;
         let earlier = self.earlier.map(|earlier| earlier.verdicts(header));
@@ -278,6 +372,9 @@ impl Signing {
         }
     }
 }
+
+/// The hashes of the signer, and those of earlier signatures.
+type OfToken = (Vec<BodyHash>, Vec<Result<BodyHash, NoBodyHash>>);
 
 fn sign(message: u64, index: usize, order: &Order, octets: Vec<u8>) -> Work {
     Work::Sign {

@@ -18,6 +18,8 @@ use dkim_core::results::{AuthenticationResults, ResultWord};
 use dkim_core::signer::{FieldChoice, SignRequest, Signer};
 use dkim_core::verifier::{Verifier, VerifierConfig};
 use proptest::prelude::*;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 
 const UNIX: u64 = 1_800_000_000;
 const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dkim-core/tests/data/keys");
@@ -42,7 +44,9 @@ struct Mta {
     offer: Offer,
     /// Whether what checks takes its time.
     token_is_slow: bool,
-    /// What was put off: the answers of a silent DNS, the checks of a slow token.
+    /// What a token hashes.
+    digests: HashMap<(u64, usize), Sha256>,
+    /// What was put off: the answers of a silent DNS, what a slow token is asked for.
     pending: Vec<Work>,
     wake_at: Option<Duration>,
     closed: bool,
@@ -100,6 +104,7 @@ impl Mta {
             dns: Dns::Answers,
             signs: true,
             token_is_slow: false,
+            digests: HashMap::new(),
             offer: Offer {
                 version: 6,
                 actions: 0x1ff,
@@ -140,6 +145,7 @@ impl Mta {
         self.session.command(Ok(command), self.now(), &mut actions);
         if let Some(chunk) = chunk {
             self.session.body(chunk);
+            self.session.body_work(&mut actions);
         }
         self.take(actions, outcome);
     }
@@ -162,7 +168,9 @@ impl Mta {
             for work in std::mem::take(&mut actions.work) {
                 match work {
                     Work::LookUp { .. } if self.dns == Dns::Silent => self.pending.push(work),
-                    Work::Check { .. } if self.token_is_slow => self.pending.push(work),
+                    Work::Check { .. } | Work::Digest { .. } if self.token_is_slow => {
+                        self.pending.push(work);
+                    }
                     work => self.work(work, &mut next),
                 }
             }
@@ -199,6 +207,25 @@ impl Mta {
                     Err(SigningError("token is gone".into()))
                 };
                 self.session.signed(message, index, signature, actions);
+            }
+            Work::Digest {
+                message,
+                place,
+                octets,
+                is_last,
+                ..
+            } => {
+                let mut hash = self.digests.remove(&(message, place)).unwrap_or_default();
+                hash.update(&octets);
+                let made = match is_last {
+                    true => hash.finalize().to_vec(),
+                    false => {
+                        self.digests.insert((message, place), hash);
+                        Vec::new()
+                    }
+                };
+                self.session
+                    .digested(message, place, Ok(made), self.now(), actions);
             }
             Work::Check { message, check } => {
                 let outcome = check.run(default_engine());

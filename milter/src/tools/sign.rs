@@ -541,7 +541,6 @@ mod tests {
             ("a\r\n\n", true),
         ] {
             for size in 1..5 {
-                let mut on_token = token.body(&signer.to_digest());
                 let mut line_ends = LineEnds::default();
                 text.as_bytes()
                     .chunks(size)

@@ -148,6 +148,7 @@ pub(super) static SECTIONS: [Section; 8] = [
             &PKCS11_TIMEOUT.spec,
             &ON_TOKEN_AWAY.spec,
             &PKCS11_VERIFY.spec,
+            &PKCS11_DIGEST.spec,
             &PKCS11_FALLBACK.spec,
         ],
     },

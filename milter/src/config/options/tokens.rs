@@ -98,12 +98,32 @@ pub(in crate::config) static PKCS11_VERIFY: Opt<Uri> = Opt {
     parse: values::token_uri,
 };
 
+pub(in crate::config) static PKCS11_DIGEST: Opt<Uri> = Opt {
+    spec: Spec::new(
+        "Pkcs11Digest",
+        "pkcs11:URI",
+        Preset::Unset("none: bodies are hashed in software"),
+        "For who must, likewise: the token that computes SHA-256 of bodies, of mail that is signed and of mail that is \
+         verified. The whole body goes there, and the MTA waits for that; each hash takes a session of the token while the \
+         body passes, and at most 32 do at a time. What a key in a token signs is hashed there with \
+         x-mechanism=sha256-rsa-pkcs in the key's URI. A message gets at most four hashes; where its signatures want more \
+         (l=), the others are policy.",
+        "pkcs11:token=hsm?module-path=/usr/lib/softhsm/libsofthsm2.so",
+    ),
+    parse: values::token_uri,
+};
+
 pub(in crate::config) static PKCS11_FALLBACK: Opt<Fallback> = Opt {
     spec: Spec::new(
         "Pkcs11Fallback",
         "none | software",
         Preset::Value("none"),
-        "What is done when the token of Pkcs11Verify is away, or does not take the kind or size of a key. With none, a          signature is temperror while the token is away, and On-TokenAway says what becomes of mail that has no good          signature then, next counting as tempfail; and a signature whose key the token does not take is policy, which          is a matter of On-BadSignature. With software, Engine verifies what the token does not, which is noted of each          message (LogWhy).",
+        "What is done when the token of Pkcs11Verify or Pkcs11Digest is away, or does not take the kind or size of a key. \
+         With none, a signature is temperror while the token is away, and On-TokenAway says what becomes of mail that has \
+         no good signature then, and of mail to be signed whose body is not hashed, next counting as tempfail; and a \
+         signature whose key the token does not take is policy, which is a matter of On-BadSignature. With software, \
+         Engine verifies and software hashes what the token does not, which is noted of each message (LogWhy); bodies \
+         are then hashed by both.",
         "software",
     ),
     parse: values::fallback,

@@ -1,6 +1,8 @@
-//! Signatures that a token verifies, which takes its time: the MTA is told so, and always gets an answer.
+//! Signatures that a token verifies, and bodies that it hashes, which takes its time: the MTA is told so, and always gets an
+//! answer.
 
 use super::*;
+use dkim_core::signature::FIELD_NAME;
 use dkim_core::verifier::CheckOutcome;
 
 /// A session whose checks are put off, and what has become of a signed message so far.
@@ -74,4 +76,100 @@ fn a_token_that_is_away_is_an_occasion_of_its_own() {
     let (mut mta, _, _) = waiting(&["On-BadSignature=reject"]);
     let after = answered(&mut mta, CheckOutcome::Refused("too large".into()));
     assert!(after.code.starts_with("550"), "{after:?}");
+}
+
+const HASHING: [&str; 2] = ["Pkcs11Module=/m", "Pkcs11Digest=pkcs11:token=x"];
+
+fn hashing(options: &[&str]) -> Mta {
+    Mta::new(&[&HASHING[..], options].concat())
+}
+
+/// A message whose body is larger than what is handed out at once.
+fn large() -> Vec<u8> {
+    let mut message = MESSAGE.as_bytes().to_vec();
+    message.extend_from_slice(&b"a line of  the body \r\n".repeat(5000));
+    message
+}
+
+#[test]
+fn hashes_of_a_token_make_the_signatures_and_verdicts_of_software() {
+    for message in [MESSAGE.as_bytes().to_vec(), large()] {
+        let sign = ["Mode=s", "InternalHosts=198.51.100.7"];
+        let by_token = hashing(&sign).send(&message).delivered;
+        assert_eq!(by_token, Mta::new(&sign).send(&message).delivered);
+        for changed in [by_token.clone(), [&by_token[..], b"more\r\n"].concat()] {
+            let outcome = hashing(&["Mode=v"]).send(&changed);
+            let want = Mta::new(&["Mode=v"]).send(&changed);
+            assert_eq!(outcome.edits, want.edits);
+            assert_eq!(outcome.edits.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn the_mta_is_not_heard_while_a_token_has_its_chunk_and_told_of_progress_at_the_end_only() {
+    let signed = Mta::new(&["Mode=s", "InternalHosts=198.51.100.7"])
+        .send(&large())
+        .delivered;
+    let mut mta = hashing(&["Mode=v"]);
+    mta.token_is_slow = true;
+    let (header, body) = split(&signed);
+    let mut outcome = Outcome::default();
+    mta.say(
+        Command::Mail(Envelope::new(b"<a@example.com>", b"")),
+        &mut outcome,
+    );
+    for (name, value) in &header {
+        let (name, value) = (name.as_bytes(), value.replace("\r\n", "\n"));
+        let value = value.as_bytes();
+        mta.say(Command::Header { name, value }, &mut outcome);
+    }
+    mta.say(Command::EndOfHeader, &mut outcome);
+    mta.say(Command::Body(&body[..1000]), &mut outcome);
+    assert!(!mta.session.is_busy(), "there is little yet");
+    mta.say(Command::Body(&body[1000..60_000]), &mut outcome);
+    assert!(mta.session.is_busy());
+    assert_eq!(mta.pending.len(), 1);
+    let step = mta.pending.pop().unwrap();
+    let mut actions = Actions::default();
+    mta.work(step, &mut actions);
+    assert!(!mta.session.is_busy());
+    assert!(actions.replies.is_empty() && actions.work.is_empty());
+    mta.say(Command::EndOfBody(&body[60_000..]), &mut outcome);
+    assert!(mta.session.is_busy());
+    let mut waiting = Outcome::default();
+    mta.wake(&mut waiting);
+    assert_eq!(waiting.replies, "p");
+    // It never answers.
+    for _ in 0..4 {
+        waiting = Outcome::default();
+        mta.wake(&mut waiting);
+    }
+    assert!(waiting.code.starts_with("451 4.7.5"), "{waiting:?}");
+    assert!(!mta.session.is_busy());
+}
+
+#[test]
+fn what_is_to_be_signed_and_is_not_hashed_is_no_signature() {
+    for (option, code) in [
+        ("On-TokenAway=tempfail", "451 4.7.5"),
+        ("On-TokenAway=accept", ""),
+        ("Pkcs11Fallback=software", ""),
+    ] {
+        let mut mta = hashing(&["Mode=s", "InternalHosts=198.51.100.7", option]);
+        mta.token_is_slow = true;
+        mta.send(MESSAGE.as_bytes());
+        let Some(Work::Digest { message, place, .. }) = mta.pending.pop() else {
+            panic!("nothing is to be hashed");
+        };
+        let (mut actions, mut after) = (Actions::default(), Outcome::default());
+        let away = Err("the token is away".to_owned());
+        mta.session
+            .digested(message, place, away, mta.now(), &mut actions);
+        mta.take(actions, &mut after);
+        assert!(after.code.starts_with(code), "{option}: {after:?}");
+        assert_eq!(after.code.is_empty(), code.is_empty(), "{option}");
+        let is_signed = after.edits.iter().any(|edit| edit.2 == FIELD_NAME);
+        assert_eq!(is_signed, option.ends_with("software"), "{option}");
+    }
 }
