@@ -147,6 +147,20 @@ fn oddities_are_warned_of_and_the_configuration_is_used() {
         ),
         ("Mode sv".to_owned(), &[unsigned]),
         (
+            format!("Mode s\n{key}Pkcs11Verify pkcs11:token=x?module-path=/m"),
+            &["c:5: Pkcs11Verify has no effect: Mode s verifies nothing"],
+        ),
+        (
+            format!(
+                "Mode s\n{key}SkipAlreadySigned yes\nPkcs11Verify pkcs11:token=x?module-path=/m"
+            ),
+            &[],
+        ),
+        (
+            "Mode v\nPkcs11Fallback software".to_owned(),
+            &["c:2: Pkcs11Fallback has no effect: there is neither Pkcs11Verify nor Pkcs11Digest"],
+        ),
+        (
             "Mode v\nTrustAnchorFile /etc/root.key".to_owned(),
             &[
                 "c:2: TrustAnchorFile has no effect: DNSSEC is left to the resolver: let Nameservers name one that validates",
