@@ -228,6 +228,7 @@ fn conversation(mut milter: Milter) -> Milter {
                         .session
                         .checked(message, &check, outcome, &mut actions);
                 }
+                Work::Digest { .. } => unreachable!("no token is configured"),
             }
             milter.replies.append(&mut actions.replies);
         }

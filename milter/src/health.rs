@@ -26,6 +26,10 @@ pub struct Facts {
     pub broken: Faults,
     /// Keys in tokens that cannot sign now.
     pub away: Faults,
+    /// Tokens that verify or hash, and cannot now.
+    pub duties: Vec<&'static str>,
+    /// Whether software does their work meanwhile.
+    pub software: bool,
     /// Keys that are not signed with as long as their records are not right.
     pub held: Faults,
     /// Socket files that are not as they were made.
@@ -173,9 +177,16 @@ impl Health {
                 self.lacks(about, &format!("and {untold} more"));
             }
         }
+        for duty in facts.duties.iter().filter(|_| !facts.software) {
+            self.lacks("token", duty);
+        }
     }
 
     fn judge_the_rest(&mut self, facts: &Facts) {
+        for duty in facts.duties.iter().filter(|_| facts.software) {
+            let text = format!("{duty}; software does its work (Pkcs11Fallback)");
+            self.degraded.push(reason("token", text));
+        }
         if let Some(trouble) = &facts.dns {
             self.degraded.push(reason("dns", trouble.to_string()));
         }
@@ -257,6 +268,7 @@ fn summary(facts: &Facts) -> String {
         Stage::Stopping => parts.push("stopping".to_owned()),
         Stage::Serving => {}
     }
+    parts.extend(facts.duties.iter().map(|duty| (*duty).to_owned()));
     parts.extend(facts.sockets.told.first().cloned());
     if facts.silent > LONGEST_SILENCE {
         parts.push("stuck".to_owned());
@@ -328,6 +340,26 @@ mod tests {
                 true,
                 NotReady,
                 "not ready: 1 key; 1 cannot be used | key: KeyTable:2: key \"k2\" in k.pem: No such file",
+            ),
+            (
+                Facts {
+                    duties: vec!["the token that verifies is away"],
+                    ..well()
+                },
+                true,
+                NotReady,
+                "not ready: 2 keys; the token that verifies is away | token: the token that verifies is away",
+            ),
+            (
+                Facts {
+                    duties: vec!["the token that hashes is away"],
+                    software: true,
+                    ..well()
+                },
+                true,
+                Degraded,
+                "ready, degraded: 2 keys; the token that hashes is away | token: the token that hashes is away; software \
+                 does its work (Pkcs11Fallback)",
             ),
             (
                 Facts {

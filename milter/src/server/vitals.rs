@@ -17,6 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::listener::FileWatch;
 use super::threads::Threads;
 use super::{Census, State, service_manager};
+use crate::config::Fallback;
 use crate::dns::LookUps;
 use crate::health::{Facts, Faults, Health, MOST_TOLD, Readiness, Stage};
 use crate::metrics::{Gauges, Metrics};
@@ -191,6 +192,9 @@ impl Vitals {
                     told,
                     things,
                 };
+                let duties = &state.settings.duties;
+                facts.duties = duties.away();
+                facts.software = duties.fallback() == Fallback::Software;
             }
             facts.held = keys.held().into();
         }
