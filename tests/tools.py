@@ -458,14 +458,41 @@ class Testkey(rig.TestCase):
             server = f"127.0.0.1:{silent.getsockname()[1]}"
             done = self.check("-d", "example.com", "-s", "a", "--nameserver", server, "--timeout", "1")
         self.assertEqual(done.returncode, 75, done.stdout)
-        self.assertIn(f"{server} was asked, with 1 s for an answer", done.stdout.decode())
+        self.assertIn(f"not known: the DNS did not say (no answer from {server} within 1 s)", done.stdout.decode())
 
     def test_the_dns_is_asked(self):
         server = dns.Server(records)
         try:
             done = self.check("-d", "example.com", "-s", "rsa", "-k", rsa.path, "--nameserver", f"127.0.0.1:{server.port}")
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(server.asked["rsa._domainkey.example.com"], 1)
+            # Once for the record, and once for whether DNSSEC has signed it.
+            self.assertEqual(server.asked["rsa._domainkey.example.com"], 2)
+        finally:
+            server.close()
+
+    @rig.cases({"validated": (True, "; key DNSSEC signed"), "not": (False, "; key not DNSSEC signed")})
+    def test_dnssec_is_told_without_alarm(self, case):
+        validates, words = case
+        server = dns.Server(records, validates=validates)
+        try:
+            done = self.check("-d", "example.com", "-s", "rsa", "-k", rsa.path, "--nameserver", f"127.0.0.1:{server.port}")
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertTrue(done.stdout.decode().endswith(f"RSA of 2048 bits{words}\n"), done.stdout)
+        finally:
+            server.close()
+
+    def test_a_cname_is_named(self):
+        provider = "a.keys.provider.example"
+        zone = {"a._domainkey.example.com": dns.Cname(provider), provider: rsa.record}
+        path = home / "cname.record"
+        path.write_text(f'{provider} 300 IN TXT "{rsa.record}"\na._domainkey.example.com 300 IN CNAME {provider}.\n')
+        server = dns.Server(zone)
+        try:
+            for where in (["--records", path], ["--nameserver", f"127.0.0.1:{server.port}"]):
+                for key, code in ((rsa.path, 0), (ed25519.path, 1)):
+                    done = self.check("-d", "example.com", "-s", "a", "-k", key, *where)
+                    self.assertEqual(done.returncode, code, done.stderr)
+                    self.assertIn(f", through CNAME {provider}", done.stdout.decode())
         finally:
             server.close()
 

@@ -1,7 +1,7 @@
 //! A key record held against the private key it is for (RFC 6376 section 3.6): what verifiers will make of it.
 //!
 //! Keys are compared as numbers, since `p=` may hold a SubjectPublicKeyInfo or a bare RSAPublicKey. Whether the answer was
-//! signed by DNSSEC is not judged: DKIM does not ask for it.
+//! signed by DNSSEC is not judged: DKIM does not ask for it. `dkim-testkey` tells it, no more.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -33,6 +33,9 @@ impl RecordCheck {
             KeyAnswer::Unavailable(reason) => fault(RecordFault::Unavailable(reason.clone())),
             KeyAnswer::Records(records) => match &records[..] {
                 [Ok(record)] => Self::of_record(record, key),
+                [Err(error @ KeyRecordError::EndsEarly { .. })] => {
+                    fault(RecordFault::Cut(error.clone()))
+                }
                 [Err(error)] => fault(RecordFault::NoKey(error.clone())),
                 records => {
                     let is_right =
@@ -124,6 +127,11 @@ pub(crate) enum RecordFault {
     /// The record holds no key.
     #[error("{0}")]
     NoKey(KeyRecordError),
+    /// The record holds the beginning of a key.
+    #[error(
+        "{0}; a string there holds 255 characters, so give the whole record, as several strings, to a form that takes it"
+    )]
+    Cut(KeyRecordError),
     /// The record holds a key, and not this one.
     #[error("the record has another key: {published} there, {key} here")]
     OtherKey {
@@ -261,6 +269,10 @@ mod tests {
             (&["v=spf1 -all"], "not a key record"),
             (&["v=DKIM1; k=dsa; p={rsa}"], "unknown key type"),
             (&["v=DKIM1; p=x*"], "p= is not base64"),
+            (
+                &["v=DKIM1; p=MIIBIjANBgkqhkiG9w0B"],
+                "the rest was cut off on its way into the DNS; a string there holds 255 characters",
+            ),
             (
                 &["v=DKIM1; h=sha1; p={rsa}"],
                 "h= in the record does not have sha256",

@@ -99,14 +99,31 @@ async fn cnames_are_followed_in_one_answer_or_step_by_step() {
     ])
     .await;
     let resolver = resolver(&server, LONG);
-    for (name, want) in [
-        ("whole.example.org", REVOKED),
-        ("step.example.org", REVOKED),
-        ("dangling.example.org", "no name"),
-        ("empty.example.org", "no record"),
+    for (name, want, end) in [
+        ("whole.example.org", REVOKED, Some("c.example.net")),
+        ("step.example.org", REVOKED, Some("step3.example.org")),
+        ("step3.example.org", REVOKED, None),
+        ("dangling.example.org", "no name", None),
+        ("empty.example.org", "no record", None),
     ] {
         assert_eq!(said(resolver.lookup(name).await), want, "{name}");
+        let told = resolver.inspect(name).await;
+        assert_eq!(told.cname.as_deref(), end, "{name}");
+        assert_eq!(said(told.answer), want, "{name}");
     }
+}
+
+#[tokio::test]
+async fn of_dnssec_only_servers_here_or_trusted_are_believed() {
+    let server = NameServer::start([(NAME, Say::Records(vec![txt(NAME, &[b"p="])]))]).await;
+    let here = resolver(&server, LONG);
+    assert_eq!(here.validates(NAME, false).await, Some(false));
+    let servers = [server.address, (Ipv4Addr::new(192, 0, 2, 1), 53).into()];
+    let partly = Resolver::with_servers(&servers, LONG, CacheLimits::default()).unwrap();
+    assert_eq!(partly.validates(NAME, true).await, Some(false));
+    let asked = server.asked().len();
+    assert_eq!(partly.validates(NAME, false).await, None);
+    assert_eq!(server.asked().len(), asked, "asked in vain");
 }
 
 #[tokio::test]

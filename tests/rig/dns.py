@@ -1,20 +1,26 @@
 """A DNS server on loopback for TXT records, over UDP and TCP, that can also be in trouble.
 
 `zone` maps a name in lower case to its answer: a text (one TXT record, in strings of at most 255 octets), a list of
-texts (as many records), or one of the words SERVFAIL, NXDOMAIN, NODATA, and SILENT for no answer at all. Names that
-are not in it do not exist. The zone may be changed while the server runs; `asked` counts the questions.
+texts (as many records), a Cname (the name of another answer), or one of the words SERVFAIL, NXDOMAIN, NODATA, and
+SILENT for no answer at all. Names that are not in it do not exist. The zone may be changed while the server runs;
+`asked` counts the questions. A server that `validates` says of every answer that DNSSEC has signed it, to who asks for
+that (RFC 6840, section 5.8). `ttl` is that of the records.
 """
 import collections, socketserver, struct, threading
 
 from . import free_port
 
-TXT, OPT = 16, 41
+TXT, CNAME, OPT = 16, 5, 41
 SERVFAIL, NXDOMAIN, NODATA, SILENT = "SERVFAIL", "NXDOMAIN", "NODATA", "SILENT"
 
 
+Cname = collections.namedtuple("Cname", "target")
+
+
 class Server:
-    def __init__(self, zone=None):
+    def __init__(self, zone=None, validates=False, ttl=60):
         self.zone, self.asked = dict(zone or {}), collections.Counter()
+        self.validates, self.ttl = validates, ttl
         self.port = free_port()
         server = self
 
@@ -54,19 +60,27 @@ class Server:
         if extra[:3] == b"\0\0\x29":
             limit = max(limit, struct.unpack(">H", extra[3:5])[0])
         self.asked[name] += 1
-        entry = self.zone.get(name, NXDOMAIN)
+        entry, records, owner, count = self.zone.get(name, NXDOMAIN), b"", b"\xc0\x0c", 0
+        if isinstance(entry, Cname):
+            owner = b"".join(bytes([len(label)]) + label.encode() for label in entry.target.split(".")) + b"\0"
+            records, count = record(b"\xc0\x0c", CNAME, self.ttl, owner), 1
+            entry = self.zone.get(entry.target, NXDOMAIN)
         if entry == SILENT:
             return None
         code = {SERVFAIL: 2, NXDOMAIN: 3}.get(entry, 0) if isinstance(entry, str) else 0
         texts = []
         if kind == TXT and entry not in (SERVFAIL, NXDOMAIN, NODATA):
             texts = [entry] if isinstance(entry, str) else entry
-        records = b"".join(b"\xc0\x0c" + struct.pack(">HHIH", TXT, 1, 60, len(data)) + data
-                           for data in map(strings, texts))
-        flags = 0x8580 | code
+        records += b"".join(record(owner, TXT, self.ttl, strings(text)) for text in texts)
+        wants_ad = query[3] & 0x20 or extra[7:8] and extra[7] & 0x80
+        flags = 0x8580 | code | (0x20 if self.validates and wants_ad else 0)
         if truncate and 12 + len(question) + len(records) > limit:
             return struct.pack(">6H", ident, flags | 0x0200, 1, 0, 0, 0) + question
-        return struct.pack(">6H", ident, flags, 1, len(texts), 0, 0) + question + records
+        return struct.pack(">6H", ident, flags, 1, count + len(texts), 0, 0) + question + records
+
+
+def record(owner, kind, ttl, data):
+    return owner + struct.pack(">HHIH", kind, 1, ttl, len(data)) + data
 
 
 def strings(text):

@@ -63,10 +63,24 @@ impl CacheLimits {
 /// What was answered.
 pub(super) struct Answered {
     pub(super) answer: KeyAnswer,
+    /// Where the records are, if CNAMEs lead there.
+    pub(super) cname: Option<String>,
     /// How long it holds, by the answerer's word.
     pub(super) ttl: Option<Duration>,
     /// How large the records were before they were parsed.
     pub(super) octets: usize,
+}
+
+impl Answered {
+    /// `answer`, of which no more is known.
+    pub(super) fn bare(answer: KeyAnswer) -> Self {
+        Self {
+            answer,
+            cname: None,
+            ttl: None,
+            octets: 0,
+        }
+    }
 }
 
 /// Key answers by name.
@@ -261,17 +275,16 @@ mod tests {
 
     fn records(ttl: u64) -> Answered {
         Answered {
-            answer: KeyAnswer::from_txt(&["p="]),
             ttl: Some(Duration::from_secs(ttl)),
             octets: 2,
+            ..Answered::bare(KeyAnswer::from_txt(&["p="]))
         }
     }
 
     fn other(answer: KeyAnswer, ttl: Option<u64>) -> Answered {
         Answered {
-            answer,
             ttl: ttl.map(Duration::from_secs),
-            octets: 0,
+            ..Answered::bare(answer)
         }
     }
 

@@ -4,24 +4,27 @@
 //! Each server has a hickory resolver of its own, so that a failure has a name: the next server is asked as soon as one
 //! fails, or stays silent for its share of the time, and the first usable answer counts, late ones included. The server
 //! that answered last is asked first. Servers that answer wrongly on purpose are not found out here: there is no
-//! DNSSEC validation, and the way to the name server is trusted.
+//! DNSSEC validation, and the way to the name server is trusted. Who wants to know whether a resolver has validated an
+//! answer can ask for that, too; nothing but what a tool says depends on it.
 //!
 //! Only this file knows hickory, whose interface changes with each minor version.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dkim_core::key_record::KeyAnswer;
-use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig};
 use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::xfer::{DnsHandle, FirstAnswer};
 use hickory_resolver::net::{DnsError, NetError, NoRecords};
-use hickory_resolver::proto::op::ResponseCode;
+use hickory_resolver::proto::op::{DnsRequest, DnsRequestOptions, Query, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
+use hickory_resolver::{NameServerPool, PoolContext, TlsConfig, TokioResolver};
 use tokio::sync::Semaphore;
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, timeout_at};
@@ -95,6 +98,21 @@ impl Servers {
         })
     }
 
+    /// Whether all of them are on this machine.
+    pub(super) fn are_here(&self) -> bool {
+        let mut addresses = self.list.iter().map(|server| server.configuration.ip);
+        addresses.all(|ip| ip.is_loopback())
+    }
+
+    /// Whether the server that answered last says that it has validated the TXT records of `name` by DNSSEC; `None` if it
+    /// does not answer.
+    pub(super) async fn validates(&self, name: &str) -> Option<bool> {
+        let name = Name::from_ascii(format!("{name}.")).ok()?;
+        let server = self.list.get(self.last_good.load(Ordering::Relaxed))?;
+        let deadline = Instant::now() + self.timeout;
+        timeout_at(deadline, server.validates(name)).await.ok()?
+    }
+
     /// The TXT records of `name`; takes at most the time allowed for one look-up.
     pub(super) async fn ask(&self, name: &str) -> Answered {
         let deadline = Instant::now() + self.timeout;
@@ -157,11 +175,7 @@ const MAX_UNDER_WAY: usize = 256;
 const MAX_CNAMES: usize = 8;
 
 fn failed(reason: String) -> Answered {
-    Answered {
-        answer: KeyAnswer::Unavailable(reason),
-        ttl: None,
-        octets: 0,
-    }
+    Answered::bare(KeyAnswer::Unavailable(reason))
 }
 
 /// `duration` as people write it.
@@ -174,6 +188,7 @@ fn seconds(duration: Duration) -> String {
 struct Server {
     /// The address as operators write it, the port only when it is not 53.
     label: String,
+    configuration: NameServerConfig,
     hickory: TokioResolver,
 }
 
@@ -188,7 +203,7 @@ impl Server {
             connection.port = address.port();
         }
         let mut builder = TokioResolver::builder_with_config(
-            ResolverConfig::from_name_servers(vec![server]),
+            ResolverConfig::from_name_servers(vec![server.clone()]),
             TokioRuntimeProvider::default(),
         );
         let options = builder.options_mut();
@@ -209,7 +224,27 @@ impl Server {
         } else {
             address.to_string()
         };
-        Ok(Self { label, hickory })
+        Ok(Self {
+            label,
+            configuration: server,
+            hickory,
+        })
+    }
+
+    /// Whether the server says that it has validated the TXT records of `name`. Resolvers tell only who asks by the same
+    /// bit (RFC 6840 section 5.7), which hickory's look-ups cannot.
+    async fn validates(&self, name: Name) -> Option<bool> {
+        let context = PoolContext::new(self.hickory.options().clone(), TlsConfig::new().ok()?);
+        let pool = NameServerPool::from_config(
+            [self.configuration.clone()],
+            Arc::new(context),
+            TokioRuntimeProvider::default(),
+        );
+        let query = Query::query(name, RecordType::TXT);
+        let mut request = DnsRequest::from_query(query, DnsRequestOptions::default());
+        request.metadata.authentic_data = true;
+        let response = pool.send(request).first_answer().await.ok()?;
+        Some(response.metadata.authentic_data)
     }
 
     /// What this server says about the TXT records of `name`; an error is a fault that another server may not have.
@@ -254,6 +289,7 @@ fn found(name: &Name, lookup: &Lookup) -> Option<Answered> {
         .collect();
     Some(Answered {
         answer: KeyAnswer::from_txt(&records),
+        cname: (steps > 0).then(|| plain(owner)),
         ttl: answers
             .iter()
             .map(|record| record.ttl)
@@ -261,6 +297,12 @@ fn found(name: &Name, lookup: &Lookup) -> Option<Answered> {
             .map(|ttl| Duration::from_secs(ttl.into())),
         octets: records.iter().map(Vec::len).sum(),
     })
+}
+
+/// `name` in lower case, without the final dot.
+fn plain(name: &Name) -> String {
+    let text = name.to_ascii().to_ascii_lowercase();
+    text.trim_end_matches('.').to_owned()
 }
 
 fn cname_of<'a>(record: &'a Record, owner: &Name) -> Option<&'a Name> {
@@ -275,9 +317,8 @@ async fn absent(hickory: &TokioResolver, label: &str, none: NoRecords) -> Result
     let ttl = none.negative_ttl.map(|ttl| Duration::from_secs(ttl.into()));
     match none.response_code {
         ResponseCode::NXDomain => Ok(Answered {
-            answer: KeyAnswer::NoName,
             ttl,
-            octets: 0,
+            ..Answered::bare(KeyAnswer::NoName)
         }),
         ResponseCode::NoError => {
             // hickory calls a chain of CNAMEs that it gave up on an absence as well. A zone that knows of an absence
@@ -286,9 +327,8 @@ async fn absent(hickory: &TokioResolver, label: &str, none: NoRecords) -> Result
                 return Ok(endless(label));
             }
             Ok(Answered {
-                answer: KeyAnswer::NoRecord,
                 ttl,
-                octets: 0,
+                ..Answered::bare(KeyAnswer::NoRecord)
             })
         }
         code => Err(answered(label, code)),

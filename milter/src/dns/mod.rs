@@ -8,6 +8,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dkim_core::domain_name::is_domain;
 use dkim_core::key_record::KeyAnswer;
@@ -35,10 +36,41 @@ pub trait KeySource: Send + Sync {
     /// Always answers, and in bounded time of its own; trouble is an answer too. A name that the DNS cannot hold is not
     /// asked for: it does not exist.
     fn lookup<'a>(&'a self, name: &'a str) -> LookupFuture<'a>;
+
+    /// The same, asked anew and with what else was told: for who looks after records, and not for mail. Unless the source
+    /// says more, it is the answer alone.
+    fn inspect<'a>(&'a self, name: &'a str) -> InspectFuture<'a> {
+        Box::pin(async move { Inspected::bare(self.lookup(name).await) })
+    }
 }
 
 /// The answer to come; dropping it gives the question up.
 pub type LookupFuture<'a> = Pin<Box<dyn Future<Output = Arc<KeyAnswer>> + Send + 'a>>;
+
+/// The same with what else was told.
+pub type InspectFuture<'a> = Pin<Box<dyn Future<Output = Inspected> + Send + 'a>>;
+
+/// An answer, and what else was told with it.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    /// The answer.
+    pub answer: Arc<KeyAnswer>,
+    /// Where the records are, if one or more CNAMEs lead there.
+    pub cname: Option<String>,
+    /// How long the answer holds, by the answerer's word.
+    pub ttl: Option<Duration>,
+}
+
+impl Inspected {
+    /// `answer`, with which no more was told.
+    pub fn bare(answer: Arc<KeyAnswer>) -> Self {
+        Self {
+            answer,
+            cname: None,
+            ttl: None,
+        }
+    }
+}
 
 /// Starts the look-up of all `names` at once and gives each answer as it comes, with its place in `names`; what has not
 /// come at `deadline` is answered as failed. Dropping the set gives up what is still under way.

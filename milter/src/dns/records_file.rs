@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use dkim_core::key_record::KeyAnswer;
 
-use super::{KeySource, LookupFuture, query_name};
+use super::{InspectFuture, Inspected, KeySource, LookupFuture, query_name};
 use crate::shown::cause;
 
 /// How the file is written. In both, empty lines and lines that begin with `#` say nothing.
@@ -35,8 +35,8 @@ pub enum Format {
 /// Key records from a file.
 #[derive(Debug)]
 pub struct RecordsFile {
-    answers: HashMap<String, Arc<KeyAnswer>>,
-    unlisted: Arc<KeyAnswer>,
+    answers: HashMap<String, Inspected>,
+    unlisted: Inspected,
 }
 
 impl RecordsFile {
@@ -70,8 +70,12 @@ impl RecordsFile {
 
     /// What is known of the key records at `name`; the same as [`KeySource::lookup`], without waiting.
     pub fn answer(&self, name: &str) -> Arc<KeyAnswer> {
+        Arc::clone(&self.listed(name).answer)
+    }
+
+    fn listed(&self, name: &str) -> &Inspected {
         let listed = query_name(name).and_then(|name| self.answers.get(&name));
-        Arc::clone(listed.unwrap_or(&self.unlisted))
+        listed.unwrap_or(&self.unlisted)
     }
 
     fn parse(octets: &[u8], format: Format) -> Result<Self, (usize, LineFault)> {
@@ -96,11 +100,11 @@ impl RecordsFile {
         }
         let answers = names
             .keys()
-            .map(|name| (name.clone(), Arc::new(resolve(&names, name))))
+            .map(|name| (name.clone(), resolve(&names, name)))
             .collect();
         Ok(Self {
             answers,
-            unlisted: Arc::new(KeyAnswer::NoName),
+            unlisted: Inspected::bare(Arc::new(KeyAnswer::NoName)),
         })
     }
 }
@@ -108,6 +112,10 @@ impl RecordsFile {
 impl KeySource for RecordsFile {
     fn lookup<'a>(&'a self, name: &'a str) -> LookupFuture<'a> {
         Box::pin(std::future::ready(self.answer(name)))
+    }
+
+    fn inspect<'a>(&'a self, name: &'a str) -> InspectFuture<'a> {
+        Box::pin(std::future::ready(self.listed(name).clone()))
     }
 }
 
@@ -223,16 +231,26 @@ fn add(
     Ok(())
 }
 
-fn resolve(names: &HashMap<String, Known>, name: &str) -> KeyAnswer {
-    let mut name = name.to_owned();
+fn resolve(names: &HashMap<String, Known>, name: &str) -> Inspected {
+    let mut end = name.to_owned();
+    let answer = follow(names, &mut end);
+    Inspected {
+        answer: Arc::new(answer),
+        cname: (end != name).then_some(end),
+        ttl: None,
+    }
+}
+
+/// The answer for `name`, which becomes the name where CNAMEs end.
+fn follow(names: &HashMap<String, Known>, name: &mut String) -> KeyAnswer {
     for _ in 0..=MAX_CNAMES {
-        match names.get(&name) {
+        match names.get(name) {
             None => return KeyAnswer::NoName,
             Some(Known::Records(records)) => return KeyAnswer::from_txt(records),
             Some(Known::Outcome(outcome)) => return outcome.answer(),
             Some(Known::Cname(target)) => {
                 match std::str::from_utf8(target).ok().and_then(query_name) {
-                    Some(target) => name = target,
+                    Some(target) => *name = target,
                     None => return KeyAnswer::NoName,
                 }
             }

@@ -3,6 +3,7 @@
 //! Which servers comes from the operator or from resolv.conf(5); asking them is for `hickory`, remembering for `cache`.
 //! Reading a configuration again means a new [`Resolver`].
 
+use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use std::time::Duration;
 
 use dkim_core::key_record::KeyAnswer;
 
-use super::cache::{Cache, CacheLimits};
+use super::cache::{Answered, Cache, CacheLimits};
 use super::hickory::{Options, Servers, parse_system_configuration};
-use super::{KeySource, LookUps, LookupFuture, query_name};
+use super::{InspectFuture, Inspected, KeySource, LookUps, LookupFuture, query_name};
 use crate::shown::cause;
 
 /// Where the system says which name servers to ask, resolv.conf(5).
@@ -26,6 +27,8 @@ pub struct Resolver {
     cache: Arc<Cache>,
     look_ups: Arc<LookUps>,
     warning: Option<String>,
+    /// Whether what the servers say of DNSSEC is believed wherever they are.
+    trusts_ad: bool,
 }
 
 impl Resolver {
@@ -43,8 +46,9 @@ impl Resolver {
 
     /// Asks the servers that `path`, commonly [`SYSTEM_CONFIGURATION`], names, each look-up taking at most `timeout`.
     ///
-    /// Of its options, `timeout` (how long to wait before the next server is asked too) and `attempts:1` (no second
-    /// try) count. A file that is missing or names no server means the server on this machine, as resolv.conf(5) says;
+    /// Of its options, `timeout` (how long to wait before the next server is asked too), `attempts:1` (no second try) and
+    /// `trust-ad` (believe what the servers say of DNSSEC) count. A file that is missing or names no server means the
+    /// server on this machine, as resolv.conf(5) says;
     /// [`warning`](Self::warning) then tells.
     ///
     /// # Errors
@@ -54,10 +58,11 @@ impl Resolver {
         timeout: Duration,
         limits: CacheLimits,
     ) -> Result<Self, ResolverError> {
-        let (servers, options, warning) = read_resolv_conf(path)?;
+        let system = read_resolv_conf(path)?;
         Ok(Self {
-            warning,
-            ..Self::new(&servers, options, timeout, limits)?
+            warning: system.warning,
+            trusts_ad: system.trusts_ad,
+            ..Self::new(&system.servers, system.options, timeout, limits)?
         })
     }
 
@@ -69,6 +74,28 @@ impl Resolver {
     /// What an operator should be told about the configuration, if anything.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
+    }
+
+    /// Whether the server that is asked has validated the records at `name` by DNSSEC. `None` if it does not tell, or need
+    /// not be believed: on the way from another machine anybody can say so (RFC 4035 section 4.9.3), unless the way
+    /// `is_trusted`.
+    pub async fn validates(&self, name: &str, is_trusted: bool) -> Option<bool> {
+        if is_trusted || self.trusts_ad || self.servers.are_here() {
+            self.servers.validates(&query_name(name)?).await
+        } else {
+            None
+        }
+    }
+
+    /// Asks for `name`, in the form that [`query_name`] gives.
+    fn ask(&self, name: String) -> impl Future<Output = Answered> + Send + use<> {
+        let (servers, look_ups) = (Arc::clone(&self.servers), Arc::clone(&self.look_ups));
+        look_ups.count_asked();
+        async move {
+            let answered = servers.ask(&name).await;
+            look_ups.count_answer(&answered.answer);
+            answered
+        }
     }
 
     fn new(
@@ -85,6 +112,7 @@ impl Resolver {
             cache: Cache::new(limits),
             look_ups: Arc::default(),
             warning: None,
+            trusts_ad: false,
         })
     }
 }
@@ -96,16 +124,24 @@ impl KeySource for Resolver {
                 return Arc::new(KeyAnswer::NoName);
             };
             self.look_ups.count_wanted();
-            let ask = |name: String| {
-                let (servers, look_ups) = (Arc::clone(&self.servers), Arc::clone(&self.look_ups));
-                look_ups.count_asked();
-                async move {
-                    let answered = servers.ask(&name).await;
-                    look_ups.count_answer(&answered.answer);
-                    answered
+            self.cache.get(name, |name| self.ask(name)).await
+        })
+    }
+
+    fn inspect<'a>(&'a self, name: &'a str) -> InspectFuture<'a> {
+        Box::pin(async move {
+            let answered = match query_name(name) {
+                None => Answered::bare(KeyAnswer::NoName),
+                Some(name) => {
+                    self.look_ups.count_wanted();
+                    self.ask(name).await
                 }
             };
-            self.cache.get(name, ask).await
+            Inspected {
+                answer: Arc::new(answered.answer),
+                cname: answered.cname,
+                ttl: answered.ttl,
+            }
         })
     }
 }
@@ -189,10 +225,18 @@ pub(super) const DNS_PORT: u16 = 53;
 
 const LOCAL_INSTEAD: &str = "asking the name server on this machine, 127.0.0.1";
 
-/// The servers that the file names, what it says about asking them, and what to say about it.
-fn read_resolv_conf(
-    path: &Path,
-) -> Result<(Vec<SocketAddr>, Options, Option<String>), ResolverError> {
+/// What the system's configuration comes to.
+struct SystemConfiguration {
+    servers: Vec<SocketAddr>,
+    /// How they are asked.
+    options: Options,
+    /// Whether what they say of DNSSEC is believed.
+    trusts_ad: bool,
+    /// What to say about the file.
+    warning: Option<String>,
+}
+
+fn read_resolv_conf(path: &Path) -> Result<SystemConfiguration, ResolverError> {
     let (mut text, mut warning) = (Vec::new(), None);
     match std::fs::read(path) {
         Ok(octets) => text = octets,
@@ -224,7 +268,21 @@ fn read_resolv_conf(
         .into_iter()
         .map(|address| SocketAddr::new(address, DNS_PORT))
         .collect();
-    Ok((servers, options, warning))
+    Ok(SystemConfiguration {
+        servers,
+        options,
+        trusts_ad: trusts_ad(&text),
+        warning,
+    })
+}
+
+/// Whether `options trust-ad` is there, which hickory does not pass on.
+fn trusts_ad(resolv_conf: &[u8]) -> bool {
+    resolv_conf.split(|&o| o == b'\n').any(|line| {
+        let mut words = line.split(u8::is_ascii_whitespace);
+        words.find(|word| !word.is_empty()) == Some(b"options")
+            && words.any(|word| word == b"trust-ad")
+    })
 }
 
 /// Whether a `nameserver` line is there, for hickory to judge.
@@ -287,9 +345,9 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let read = read_resolv_conf(&path);
         std::fs::remove_file(&path).unwrap();
-        let (servers, _, warning) = read?;
-        let servers: Vec<_> = servers.iter().map(ToString::to_string).collect();
-        Ok((servers.join(" "), warning))
+        let system = read?;
+        let servers: Vec<_> = system.servers.iter().map(ToString::to_string).collect();
+        Ok((servers.join(" "), system.warning))
     }
 
     #[test]
@@ -299,6 +357,24 @@ mod tests {
         let (servers, warning) = from_text("plain", text).unwrap();
         assert_eq!(servers, "192.0.2.1:53 [2001:db8::1]:53");
         assert_eq!(warning, None);
+    }
+
+    #[test]
+    fn the_system_configuration_says_whether_to_believe_of_dnssec() {
+        for (text, wanted) in [
+            ("options trust-ad\n", true),
+            (
+                "nameserver 192.0.2.1\n  options\tedns0 trust-ad ndots:2",
+                true,
+            ),
+            ("options edns0\n", false),
+            (
+                "options trust-ad-not\n# options trust-ad\nsearch trust-ad",
+                false,
+            ),
+        ] {
+            assert_eq!(trusts_ad(text.as_bytes()), wanted, "{text}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::{EX_CONFIG, EX_IOERR, EX_NOINPUT, say};
 use crate::config::Dns;
 use crate::dns::{
-    CacheLimits, Format, KeySource, RecordsFile, RecordsFileError, Resolver, ResolverError,
-    SYSTEM_CONFIGURATION, look_up_all, parse_nameserver,
+    CacheLimits, Format, Inspected, KeySource, RecordsFile, RecordsFileError, Resolver,
+    ResolverError, SYSTEM_CONFIGURATION, look_up_all, parse_nameserver,
 };
 use crate::shown::cause;
 use dkim_core::key_record::KeyAnswer;
@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 
 /// Whom to ask.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,9 +38,9 @@ pub(super) struct RecordsArguments {
 pub(super) struct KeyRecords {
     runtime: Runtime,
     source: Arc<dyn KeySource>,
+    /// The source, if it is the DNS.
+    resolver: Option<Arc<Resolver>>,
     timeout: Duration,
-    /// Whom that is, in words.
-    asked: String,
 }
 
 impl KeyRecords {
@@ -60,41 +61,27 @@ impl KeyRecords {
         let of_file = configuration
             .filter(|_| arguments.nameservers.is_empty())
             .and_then(|dns| dns.test_public_keys.as_deref());
-        let mut asked = SYSTEM_CONFIGURATION.to_owned();
+        let mut dns = None;
         let source: Arc<dyn KeySource> = match (&arguments.records, of_file) {
-            (Some(path), _) => {
-                asked = path.display().to_string();
-                Arc::new(RecordsFile::read(path, Format::Zone)?)
-            }
-            (None, Some(path)) => {
-                asked = path.display().to_string();
-                Arc::new(RecordsFile::read(path, Format::PublicKeys)?)
-            }
+            (Some(path), _) => Arc::new(RecordsFile::read(path, Format::Zone)?),
+            (None, Some(path)) => Arc::new(RecordsFile::read(path, Format::PublicKeys)?),
             (None, None) => {
                 let servers = match configuration {
                     Some(dns) if arguments.nameservers.is_empty() => &dns.name_servers,
                     _ => &arguments.nameservers,
                 };
-                if !servers.is_empty() {
-                    let servers = servers.iter().map(ToString::to_string);
-                    asked = servers.collect::<Vec<_>>().join(", ");
-                }
                 let _entered = runtime.enter();
-                Arc::new(resolver(tool, servers, timeout)?)
+                let resolver = Arc::new(resolver(tool, servers, timeout)?);
+                dns = Some(Arc::clone(&resolver));
+                resolver
             }
         };
         Ok(Self {
             runtime,
             source,
+            resolver: dns,
             timeout,
-            asked,
         })
-    }
-
-    /// Whom the DNS is asked by, and how long it may take.
-    pub(super) fn asked(&self) -> String {
-        let seconds = self.timeout.as_secs();
-        format!("{} was asked, with {seconds} s for an answer", self.asked)
     }
 
     /// Looks all `names` up at once and gives each answer, with its place in `names`, to `take`; what is missing at the
@@ -113,6 +100,58 @@ impl KeyRecords {
                 }
             }
         });
+    }
+
+    /// Looks all `names` up at once, with what else is told of each; what name servers on other machines say of DNSSEC is
+    /// believed if the way there `is_trusted`.
+    pub(super) fn inspect(&self, names: Vec<String>, is_trusted: bool) -> Vec<Finding> {
+        // The source has as much time, and knows better who did not answer.
+        let deadline = Instant::now() + self.timeout + GRACE;
+        let mut found = vec![Finding::late(); names.len()];
+        self.runtime.block_on(async {
+            let mut under_way = JoinSet::new();
+            for (index, name) in names.into_iter().enumerate() {
+                let (source, resolver) = (Arc::clone(&self.source), self.resolver.clone());
+                under_way.spawn(async move {
+                    let told = timeout_at(deadline, source.inspect(&name)).await.ok()?;
+                    let mut finding = Finding {
+                        told,
+                        validated: None,
+                    };
+                    if let (Some(dns), KeyAnswer::Records(_)) = (resolver, &*finding.told.answer) {
+                        let asked = timeout_at(deadline, dns.validates(&name, is_trusted)).await;
+                        finding.validated = asked.ok().flatten();
+                    }
+                    Some((index, finding))
+                });
+            }
+            while let Some(done) = under_way.join_next().await {
+                if let Ok(Some((index, finding))) = done {
+                    found[index] = finding;
+                }
+            }
+        });
+        found
+    }
+}
+
+/// What was found out of one name.
+#[derive(Clone, Debug)]
+pub(super) struct Finding {
+    /// The answer, with what came with it.
+    pub(super) told: Inspected,
+    /// Whether DNSSEC has signed it, in the opinion of a resolver that can be believed.
+    pub(super) validated: Option<bool>,
+}
+
+impl Finding {
+    /// Nothing.
+    fn late() -> Self {
+        let answer = KeyAnswer::Unavailable("no answer from the DNS in time".to_owned());
+        Self {
+            told: Inspected::bare(Arc::new(answer)),
+            validated: None,
+        }
     }
 }
 
@@ -158,3 +197,4 @@ fn resolver(
 }
 
 const TIMEOUT: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_millis(500);

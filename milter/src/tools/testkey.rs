@@ -5,7 +5,7 @@
 
 use super::config_keys::{Target, Wanted, targets};
 use super::key_list::{ListRequest, list};
-use super::key_records::{KeyRecords, RecordsArguments, RecordsError};
+use super::key_records::{Finding, KeyRecords, RecordsArguments, RecordsError};
 use super::private_key::{KeyError, KeyLoader, KeyName};
 use super::token_access::TokenArguments;
 use super::{
@@ -21,7 +21,6 @@ use dkim_core::key_record::KeyAnswer;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 pub(super) const NAME: &str = "dkim-testkey";
 
@@ -95,6 +94,10 @@ pub struct TestkeyArguments {
 
     #[command(flatten)]
     records: RecordsArguments,
+
+    /// Believe what name servers say of DNSSEC although they are on other machines, as with trust-ad in /etc/resolv.conf
+    #[arg(long)]
+    trust_ad: bool,
 }
 
 /// Checks or lists as `arguments` say, and writes the result to standard output.
@@ -210,7 +213,7 @@ fn check_one(
         told: name.map_or_else(|| "none".to_owned(), |name| name.to_string()),
         key: Ok(key),
     };
-    Ok(report(vec![target], &records, arguments.verbose > 0)?)
+    Ok(report(vec![target], &records, arguments)?)
 }
 
 fn check_configuration(
@@ -238,7 +241,7 @@ fn check_configuration(
         };
         return Err(TestkeyError::NoKey { path, why });
     }
-    Ok(report(targets, &records, arguments.verbose > 0)?)
+    Ok(report(targets, &records, arguments)?)
 }
 
 /// The configuration at `path`, or at the first place that has one.
@@ -262,37 +265,39 @@ fn configuration(path: Option<&Path>) -> Result<(PathBuf, Config), TestkeyError>
 }
 
 /// Looks the records of `targets` up and writes a line for each, in their order.
-fn report(targets: Vec<Target>, records: &KeyRecords, is_verbose: bool) -> io::Result<u8> {
+fn report(
+    targets: Vec<Target>,
+    records: &KeyRecords,
+    arguments: &TestkeyArguments,
+) -> io::Result<u8> {
     let mut worst = EX_OK;
     let mut targets = targets.into_iter().peekable();
     while targets.peek().is_some() {
         let some: Vec<_> = targets.by_ref().take(AT_ONCE).collect();
         let names = some.iter().map(Target::record_name).collect();
-        let answers = look_up(records, names);
-        let hints = hints(&some, &answers, records);
+        let found = records.inspect(names, arguments.trust_ad);
+        let hints = hints(&some, &found, records);
         let mut output = io::stdout().lock();
-        for ((target, answer), hint) in some.iter().zip(answers).zip(hints) {
-            let code = write_line(target, &answer, &hint, is_verbose, &mut output)?;
+        for ((target, finding), hint) in some.iter().zip(found).zip(hints) {
+            let code = write_line(target, &finding, &hint, arguments.verbose > 0, &mut output)?;
             worst = worse(worst, code);
         }
     }
     Ok(worst)
 }
 
-/// What to say more of each target, from whom was asked and from where else its record may be.
-fn hints(targets: &[Target], answers: &[Arc<KeyAnswer>], records: &KeyRecords) -> Vec<String> {
+/// What to say more of each target: where else its record is.
+fn hints(targets: &[Target], found: &[Finding], records: &KeyRecords) -> Vec<String> {
     let mut hints = vec![String::new(); targets.len()];
     let mut elsewhere = Vec::new();
-    for (index, (target, answer)) in targets.iter().zip(answers).enumerate() {
-        match **answer {
-            KeyAnswer::Unavailable(_) => hints[index] = format!("; {}", records.asked()),
-            KeyAnswer::NoName | KeyAnswer::NoRecord => elsewhere.push((index, target.twice())),
-            KeyAnswer::Records(_) => {}
+    for (index, (target, finding)) in targets.iter().zip(found).enumerate() {
+        if let KeyAnswer::NoName | KeyAnswer::NoRecord = *finding.told.answer {
+            elsewhere.push((index, target.twice()));
         }
     }
     let names = elsewhere.iter().map(|(_, name)| name.clone()).collect();
-    for ((index, name), answer) in elsewhere.iter().zip(look_up(records, names)) {
-        if matches!(*answer, KeyAnswer::Records(_)) {
+    for ((index, name), finding) in elsewhere.iter().zip(records.inspect(names, false)) {
+        if matches!(*finding.told.answer, KeyAnswer::Records(_)) {
             hints[*index] = format!(
                 "; but {name} has one: the zone's name was added to a name that had it already, so leave it out there, or \
                  end the name with a dot"
@@ -300,17 +305,6 @@ fn hints(targets: &[Target], answers: &[Arc<KeyAnswer>], records: &KeyRecords) -
         }
     }
     hints
-}
-
-fn look_up(records: &KeyRecords, names: Vec<String>) -> Vec<Arc<KeyAnswer>> {
-    let nothing = Arc::new(KeyAnswer::Unavailable("the look-up broke down".to_owned()));
-    let mut answers = vec![nothing; names.len()];
-    records.look_up(names, |index, answer| {
-        if let Some(place) = answers.get_mut(index) {
-            *place = answer;
-        }
-    });
-    answers
 }
 
 impl Target {
@@ -331,7 +325,7 @@ fn record_name(selector: &str, domain: &str) -> String {
 
 fn write_line(
     target: &Target,
-    answer: &KeyAnswer,
+    finding: &Finding,
     hint: &str,
     is_verbose: bool,
     output: &mut impl Write,
@@ -349,19 +343,29 @@ fn write_line(
             return Ok(code);
         }
     };
-    let check = RecordCheck::new(answer, key);
+    let check = RecordCheck::new(&finding.told.answer, key);
+    let cname = finding.told.cname.as_ref();
+    let cname = cname.map_or_else(String::new, |name| format!(", through CNAME {name}"));
+    let signed = match finding.validated {
+        Some(true) => "; key DNSSEC signed",
+        Some(false) => "; key not DNSSEC signed",
+        None => "",
+    };
     let code = match &check.faults[..] {
         [] => EX_OK,
         _ if check.is_unknown() => EX_TEMPFAIL,
         _ => WRONG,
     };
     let sentence = match (&check.published, key) {
-        _ if code != EX_OK => format!("{check}{hint}"),
-        (Some(key), Some(_)) => format!("the record has the key, {}", kind_and_size(key)),
-        (Some(key), None) => format!(
-            "the record has a key, {}; with -k it is compared",
-            kind_and_size(key)
-        ),
+        _ if code != EX_OK => format!("{check}{cname}{hint}"),
+        (Some(key), Some(_)) => {
+            let key = kind_and_size(key);
+            format!("the record has the key, {key}{cname}{signed}")
+        }
+        (Some(key), None) => {
+            let key = kind_and_size(key);
+            format!("the record has a key, {key}{cname}{signed}; with -k it is compared")
+        }
         (None, _) => String::new(),
     };
     writeln!(output, "{:<8}{name}: {}", word(code), one_line(&sentence))?;
@@ -402,8 +406,8 @@ fn list_keys(arguments: &TestkeyArguments) -> Result<u8, TestkeyError> {
         None => None,
         Some(name) => {
             let records = KeyRecords::open(NAME, &arguments.records, None)?;
-            let answer = look_up(&records, vec![name.clone()]).pop();
-            answer.map(|answer| (name, answer))
+            let found = records.inspect(vec![name.clone()], false).pop();
+            found.map(|finding| (name, finding.told.answer))
         }
     };
     list(&ListRequest {
@@ -435,9 +439,11 @@ const AT_ONCE: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dns::Inspected;
     use crate::tools::check_command_line;
     use clap::CommandFactory;
     use dkim_core::engine::{PrivateKey, signing_key};
+    use std::sync::Arc;
 
     #[test]
     fn the_command_line_is_well_defined_and_in_the_manual() {
@@ -484,8 +490,12 @@ mod tests {
             ),
         ] {
             let mut output = Vec::new();
+            let finding = Finding {
+                told: Inspected::bare(Arc::new(answer)),
+                validated: None,
+            };
             assert_eq!(
-                write_line(&target, &answer, "", true, &mut output).unwrap(),
+                write_line(&target, &finding, "", true, &mut output).unwrap(),
                 code
             );
             let lines = String::from_utf8(output).unwrap();
