@@ -72,9 +72,10 @@ pub struct Uri {
 }
 
 impl Uri {
-    /// Whether `text` is meant as a PKCS#11 URI rather than as the name of a file.
+    /// Whether `text` is meant as a PKCS#11 URI rather than as the name of a file; so it is in quotation marks, too, of
+    /// which [`parse`](Self::parse) then says that they must go: as the name of a file, it would be shown with its PIN.
     pub fn is_meant(text: &[u8]) -> bool {
-        strip_scheme(text).is_some()
+        strip_scheme(text).is_some() || is_quoted(text)
     }
 
     /// Reads a URI; the scheme in any case, all names and words in lower case. Work is linear in `text`.
@@ -85,6 +86,9 @@ impl Uri {
     pub fn parse(text: &[u8]) -> Result<Self, UriError> {
         if text.len() > MAX_URI_LEN {
             return Err(UriError::TooLong);
+        }
+        if is_quoted(text) {
+            return Err(UriError::Quoted);
         }
         let rest = strip_scheme(text).ok_or(UriError::NotPkcs11)?;
         let start = text.len() - rest.len();
@@ -440,6 +444,12 @@ const MODEL_LEN: usize = 16;
 const SERIAL_LEN: usize = 16;
 const SLOT_DESCRIPTION_LEN: usize = 64;
 const LIBRARY_LEN: usize = 32;
+
+/// Whether a URI stands behind quotation marks or an angle bracket.
+fn is_quoted(text: &[u8]) -> bool {
+    let start = text.iter().position(|octet| !b"\"'`<".contains(octet));
+    start.is_some_and(|start| start > 0 && strip_scheme(&text[start..]).is_some())
+}
 
 fn strip_scheme(text: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = text.split_at_checked(SCHEME.len())?;

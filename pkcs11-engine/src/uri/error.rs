@@ -12,6 +12,9 @@ pub enum UriError {
     /// Another scheme, or none.
     #[error("a PKCS#11 URI begins with \"pkcs11:\"")]
     NotPkcs11,
+    /// Quotation marks around it.
+    #[error("write the URI without the quotation marks or brackets around it")]
+    Quoted,
     /// Longer than [`MAX_URI_LEN`].
     #[error(
         "the URI is longer than {MAX_URI_LEN} octets: name the key by token, and object or id, only"

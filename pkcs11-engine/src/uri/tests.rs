@@ -433,6 +433,22 @@ fn nothing_shows_the_pin() {
 }
 
 #[test]
+fn a_uri_in_quotation_marks_is_no_file_and_is_not_shown() {
+    for text in [
+        "\"pkcs11:token=a?pin-value=s3cret\"",
+        "'PKCS11:token=a?pin-value=s3cret'",
+        "<pkcs11:token=a?pin-value=s3cret>",
+        "\"pkcs11:token=a?pin-value=s3cret",
+    ] {
+        assert!(Uri::is_meant(text.as_bytes()), "{text}");
+        let error = refusal(text);
+        assert_eq!(error, UriError::Quoted, "{text}");
+        assert!(!error.to_string().contains("s3cret"), "{text}");
+    }
+    assert!(!Uri::is_meant(b"\"/etc/dkim/key.pem\""));
+}
+
+#[test]
 fn what_begins_with_the_scheme_is_meant_as_a_uri() {
     for (text, wanted) in [
         ("pkcs11:token=a", true),
