@@ -400,12 +400,26 @@ class SignInToken(InToken):
                 "hangs": ({"C_OpenSession.ms": 60000}, 69, "the token has not answered within 10 s")})
     def test_a_token_that_fails_gives_no_signature(self, case):
         values, code, sentence = case
-        fake = token.FakeToken(self.home)
-        fake.set(lines={name: value for name, value in values.items()})
-        done = self.run_with(fake, "dkim-sign", "-d", "example.com", "-s", "fake", "-k", "pkcs11:type=private",
-                             "--pkcs11-module", fake.module, "--pkcs11-pin-file", self.pin, file(messages.plain()))
+        _, done = self.sign_by_fake(values)
         self.assertEqual((done.returncode, done.stdout), (code, b""), done.stderr)
         self.assertIn(sentence, done.stderr.decode())
+
+    @rig.cases({"once": ("once", 0), "each time": (1, 69)})
+    def test_what_follows_a_crash_is_no_concern_of_a_tool_that_ends(self, case):
+        crash, code = case
+        fake, done = self.sign_by_fake({"C_Sign.crash": crash})
+        self.assertEqual((done.returncode, bool(done.stdout)), (code, code == 0), done.stderr)
+        warning, *errors = done.stderr.decode().splitlines()
+        self.assertEqual(warning, f"dkim-sign: warning: the process that holds {fake.module} was ended by signal 6")
+        self.assertEqual(len(errors), code != 0, errors)
+
+    def sign_by_fake(self, lines):
+        """A module with such lines in its control file, and what became of a message that it should sign."""
+        fake = token.FakeToken(self.home)
+        fake.set(lines=lines)
+        return fake, self.run_with(
+            fake, "dkim-sign", "-d", "example.com", "-s", "fake", "-k", "pkcs11:type=private", "--pkcs11-module",
+            fake.module, "--pkcs11-pin-file", self.pin, file(messages.plain()))
 
 
 class Testkey(rig.TestCase):

@@ -70,6 +70,19 @@ pub struct Notice {
     pub level: Level,
     /// One sentence.
     pub text: String,
+    /// What is done about it. That concerns who goes on, and not a tool that ends at once.
+    pub measure: Option<&'static str>,
+}
+
+/// All of it, in one line.
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        match self.measure {
+            Some(measure) => write!(f, "; {measure}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// How grave a notice is.
@@ -352,13 +365,11 @@ impl Tokens {
                     let Some(inner) = told.upgrade() else { return };
                     match what {
                         Told::Event(event) => inner.happened(event),
-                        Told::Ended(reason) => inner.notice(
-                            Level::Warning,
-                            format!(
-                                "the process that holds {} {reason}; another one is started",
-                                module.display()
-                            ),
-                        ),
+                        Told::Ended(reason) => (inner.notify)(Notice {
+                            level: Level::Warning,
+                            text: format!("the process that holds {} {reason}", module.display()),
+                            measure: Some("another one is started"),
+                        }),
                     }
                 })
                 .map(Host::Apart)
@@ -554,7 +565,11 @@ impl Inner {
     }
 
     fn notice(&self, level: Level, text: String) {
-        (self.notify)(Notice { level, text });
+        (self.notify)(Notice {
+            level,
+            text,
+            measure: None,
+        });
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

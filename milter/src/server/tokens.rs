@@ -130,7 +130,7 @@ fn settings(options: &TokenOptions) -> Settings {
 }
 
 fn log(notice: &Notice) {
-    let text = one_line(&notice.text);
+    let text = one_line(&notice.to_string());
     match notice.level {
         Level::Info => tracing::info!("{text}"),
         Level::Warning => tracing::warn!("{text}"),

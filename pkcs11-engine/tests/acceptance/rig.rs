@@ -54,7 +54,7 @@ impl Engine {
     pub(crate) fn told(&self, level: Level) -> Vec<String> {
         let notices = self.notices.lock().unwrap();
         let of_level = notices.iter().filter(|notice| notice.level == level);
-        of_level.map(|notice| notice.text.clone()).collect()
+        of_level.map(ToString::to_string).collect()
     }
 
     /// All that was told so far.
@@ -62,7 +62,7 @@ impl Engine {
         let notices = self.notices.lock().unwrap();
         let texts = notices
             .iter()
-            .map(|notice| format!("{:?}: {}", notice.level, notice.text));
+            .map(|notice| format!("{:?}: {notice}", notice.level));
         texts.collect()
     }
 
