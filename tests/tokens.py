@@ -196,6 +196,7 @@ class BadInput(TestCase):
         "C_GetFunctionList fails": ({"C_GetFunctionList": "0x5"}, "C_GetFunctionList failed with CKR_GENERAL_ERROR"),
         "C_GetInterface fails": ({"C_GetInterface": "0x54"}, "C_GetInterface failed with .* p11-kit-proxy.so"),
         "C_Initialize fails": ({"C_Initialize": "0x30"}, "C_Initialize failed with CKR_DEVICE_ERROR"),
+        "C_Initialize wants more": ({"C_Initialize": "0x7"}, "CKR_ARGUMENTS_BAD: .* parameters .* p11-kit-proxy.so"),
         "it hangs": ({"C_Initialize.hang": 1}, "still being opened|no call has returned|in time"),
         "it crashes": ({"C_Initialize.crash": 1}, "the process that holds the token's module"),
         "a key that cannot sign": ({"can_sign": 0}, "may not sign: its CKA_SIGN is false"),

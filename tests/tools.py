@@ -592,6 +592,11 @@ class TestkeyInToken(InToken):
 
         self.assertLess(seconds(modules), 2 * seconds(modules[:1]))
 
+    def test_a_module_that_wants_parameters_is_told_how_to_get_them(self):
+        done = run("dkim-testkey", "--list", "--pkcs11-module", "/usr/lib/x86_64-linux-gnu/libsoftokn3.so")
+        self.assertEqual((done.returncode, done.stderr), (78, b""), done.stdout)
+        self.assertRegex(done.stdout.decode(), "CKR_ARGUMENTS_BAD: .* x-init-reserved .* p11-kit-proxy.so\n$")
+
     def test_without_a_pin_keys_are_hidden(self):
         done = self.list("--pkcs11-module", self.module.module)
         self.assertEqual(done.returncode, 1)

@@ -191,7 +191,11 @@ impl Module {
             Err(Error::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => Ok(false),
             Err(error) => {
                 let (call, code) = call_and_code(&error);
-                Err(self.fault(format!("{call} failed with {code}")))
+                let hint = match error {
+                    Error::Pkcs11(RvError::ArgumentsBad, _) => WANTS_MORE,
+                    _ => "",
+                };
+                Err(self.fault(format!("{call} failed with {code}{hint}")))
             }
         }
     }
@@ -314,6 +318,10 @@ fn loader_says<'a>(path: &Path, sentence: &'a str) -> &'a str {
         None => sentence,
     }
 }
+
+/// What is done for a module such as NSS softokn, which refuses arguments as the standard has them.
+const WANTS_MORE: &str = ": the module may want parameters of its own, as NSS softokn does; give them by x-init-reserved \
+                          in a module file of p11-kit, and load p11-kit-proxy.so";
 
 /// How long one thread waits for another that initialises the module.
 const PATIENCE: Duration = Duration::from_secs(5);
