@@ -431,6 +431,19 @@ class KeyRecords(rig.TestCase):
             rig.until(10, lambda: "reloaded" in daemon.log(), daemon.log)
             self.assertEqual(self.signed_by(daemon), wanted)
 
+    def test_names_that_get_no_answer_do_not_keep_others_waiting(self):
+        home = rig.folder("key-records")
+        key = keys.Key(home, "key")
+        # One after the other, these would take half a minute.
+        silent = [f"silent{n:02}.example" for n in range(15)]
+        (home / "KeyTable").write_text("".join(f"{d} {d}:new:{key.path}\n" for d in [*silent, "wrong.example"]))
+        (home / "SigningTable").write_text("".join(f"*@{d} {d}\n" for d in [*silent, "wrong.example"]))
+        self.dns.zone |= {f"new._domainkey.{d}": dns.SILENT for d in silent}
+        options = self.options | {"KeyTable": f"file:{home}/KeyTable", "SigningTable": f"refile:{home}/SigningTable"}
+        with milter.Milter("inet", CheckKeyRecords="hold", **options) as daemon:
+            rig.until(5, lambda: "is not signed with until" in daemon.log(), daemon.log)
+            self.assertIn("new._domainkey.wrong.example: the record has another key", daemon.log())
+
 
 class Starting(TestCase):
     """The command line, and the daemon in the background."""

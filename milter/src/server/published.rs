@@ -1,18 +1,21 @@
 //! Whether the records of our keys are in the DNS as they must be, looked up in the background; mail never waits for it.
 //!
 //! Records are asked for at start, after a reload and once a day; those that are not right, every few minutes until they
-//! are. One line is logged when what is known of a record changes. A DNS that does not answer says nothing about a
-//! record: what was known stays.
+//! are; some at once, so that names that get no answer do not keep others waiting. One line is logged when what is known
+//! of a record changes. A DNS that does not answer says nothing about a record: what was known stays.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use dkim_core::key_record::KeyAnswer;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::State;
 use crate::config::RecordPolicy;
+use crate::dns::KeySource;
 use crate::keys::{KeyPlace, SigningIdentity};
 use crate::record_check::RecordCheck;
 
@@ -48,7 +51,7 @@ struct Known {
     due: Option<Instant>,
 }
 
-/// Asks for the records that are due, one after the other, and draws the conclusions.
+/// Asks for the records that are due, and draws the conclusion from each as soon as it is there.
 async fn check_due(state: &State, known: &mut HashMap<(String, String), Known>) {
     let settings = &state.settings;
     let config = &settings.config;
@@ -57,13 +60,20 @@ async fn check_due(state: &State, known: &mut HashMap<(String, String), Known>) 
         return;
     }
     let in_tokens = config.signing.key_records.is_none();
+    let mut due = Vec::new();
     for (place, identity) in settings.keys.identities(config, in_tokens) {
         let name = (identity.domain.clone(), identity.selector.clone());
-        let one = known.entry(name).or_default();
-        if one.due.is_some_and(|due| due > Instant::now()) {
-            continue;
+        let one = known.entry(name.clone()).or_default();
+        if one.due.is_none_or(|due| due <= Instant::now()) {
+            // Entries that share a record have it asked for once.
+            one.due = Some(Instant::now() + UNKNOWN);
+            due.push((record_name(&identity), (name, place, identity)));
         }
-        let check = check(state, &identity).await;
+    }
+    let draw_conclusion = |(name, place, identity): (_, KeyPlace, SigningIdentity),
+                           answer: &KeyAnswer| {
+        let one = known.entry(name).or_default();
+        let check = RecordCheck::new(answer, Some(identity.key.public_key()));
         let pause = if check.is_unknown() {
             tracing::debug!("{place}: {}: {check}", record_name(&identity));
             UNKNOWN
@@ -73,12 +83,31 @@ async fn check_due(state: &State, known: &mut HashMap<(String, String), Known>) 
             if fault.is_some() { WRONG } else { RIGHT }
         };
         one.due = Some(Instant::now() + pause);
-    }
+    };
+    look_up_all(&state.key_records, due, draw_conclusion).await;
 }
 
-async fn check(state: &State, identity: &SigningIdentity) -> RecordCheck {
-    let answer = state.key_records.lookup(&record_name(identity)).await;
-    RecordCheck::new(&answer, Some(identity.key.public_key()))
+/// Looks all names up, at most [`AT_ONCE`] at a time, and gives each answer with what belongs to the name, in the order in
+/// which they come.
+async fn look_up_all<T: Send + 'static>(
+    source: &Arc<dyn KeySource>,
+    names: Vec<(String, T)>,
+    mut answered: impl FnMut(T, &KeyAnswer),
+) {
+    let mut names = names.into_iter();
+    let mut under_way = JoinSet::new();
+    loop {
+        for (name, belonging) in names.by_ref().take(AT_ONCE - under_way.len()) {
+            let source = Arc::clone(source);
+            under_way.spawn(async move { (belonging, source.lookup(&name).await) });
+        }
+        match under_way.join_next().await {
+            Some(Ok((belonging, answer))) => answered(belonging, &answer),
+            // Its look-up has panicked: nothing is known.
+            Some(Err(_)) => {}
+            None => return,
+        }
+    }
 }
 
 fn conclude(
@@ -112,6 +141,9 @@ fn record_name(identity: &SigningIdentity) -> String {
     format!("{}._domainkey.{}", identity.selector, identity.domain)
 }
 
+/// How many look-ups may be under way: with more, a name server might take it for an attack.
+const AT_ONCE: usize = 32;
+
 /// How often it is looked what is due.
 const TICK: Duration = Duration::from_secs(5);
 
@@ -119,3 +151,62 @@ const TICK: Duration = Duration::from_secs(5);
 const RIGHT: Duration = Duration::from_secs(24 * 60 * 60);
 const WRONG: Duration = Duration::from_secs(5 * 60);
 const UNKNOWN: Duration = Duration::from_secs(15 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dns::LookupFuture;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Answers after the seconds that a name begins with.
+    #[derive(Default)]
+    struct Slow {
+        under_way: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    impl KeySource for Slow {
+        fn lookup<'a>(&'a self, name: &'a str) -> LookupFuture<'a> {
+            Box::pin(async move {
+                let now = self.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+                self.most.fetch_max(now, Ordering::Relaxed);
+                let (seconds, _) = name.split_once('.').unwrap();
+                sleep(Duration::from_secs(seconds.parse().unwrap())).await;
+                self.under_way.fetch_sub(1, Ordering::Relaxed);
+                Arc::new(KeyAnswer::Unavailable(name.to_owned()))
+            })
+        }
+    }
+
+    /// Which names were answered in which order, after how many seconds, and how many look-ups were under way at most.
+    async fn looked_up(names: &[&str]) -> (Vec<String>, u64, usize) {
+        let slow = Arc::new(Slow::default());
+        let source: Arc<dyn KeySource> = Arc::<Slow>::clone(&slow);
+        let names = names
+            .iter()
+            .map(|name| (name.to_string(), name.to_string()));
+        let (started, mut order) = (Instant::now(), Vec::new());
+        look_up_all(&source, names.collect(), |name: String, answer| {
+            assert!(matches!(answer, KeyAnswer::Unavailable(of) if *of == name));
+            order.push(name);
+        })
+        .await;
+        let seconds = started.elapsed().as_secs();
+        (order, seconds, slow.most.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_answers_late_keeps_nobody_waiting() {
+        let (order, seconds, most) = looked_up(&["9.a", "5.b", "1.c"]).await;
+        assert_eq!(order, ["1.c", "5.b", "9.a"]);
+        assert_eq!((seconds, most), (9, 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_are_asked_for_a_bounded_number_at_a_time() {
+        let (order, seconds, most) = looked_up(&["2.x"; 3 * AT_ONCE + 1]).await;
+        assert_eq!(order.len(), 3 * AT_ONCE + 1);
+        assert_eq!((seconds, most), (8, AT_ONCE));
+        assert_eq!(looked_up(&[]).await, (Vec::new(), 0, 0));
+    }
+}
