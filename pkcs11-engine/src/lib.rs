@@ -2,7 +2,7 @@
 //!
 //! From the outside in:
 //!
-//! - `tokens`: the way in. Keys by their references; deadlines; what an operator is told;
+//! - `tokens`: the way in. Keys by their references; deadlines; `settings`: how they are used, what an operator is told;
 //! - `isolated`, `process`, `wire`, `helper`: a module in a process of its own, seen from the program, on the way, and from
 //!   within;
 //! - `service`: all that is signed by one module, wherever it runs; the search for tokens that are away;
@@ -31,6 +31,7 @@ mod reference;
 mod service;
 mod serving;
 mod session_pool;
+mod settings;
 mod token;
 mod tokens;
 pub mod uri;
@@ -45,4 +46,5 @@ pub use listing::TokenListing;
 pub use on_token::OnToken;
 pub use reference::{Reference, ReferenceError, installed_modules};
 pub use serving::{TokenDigest, TokenDigester, TokenVerifier};
-pub use tokens::{Isolation, Level, Notice, Settings, TokenKey, Tokens};
+pub use settings::{Isolation, Level, Notice, Settings};
+pub use tokens::{TokenKey, Tokens};

@@ -94,11 +94,6 @@ impl TokenVerifier {
     pub fn fault(&self) -> Option<Fault> {
         self.0.fault()
     }
-
-    /// What it was asked for by.
-    pub fn reference(&self) -> &Reference {
-        self.0.reference()
-    }
 }
 
 impl TokenDigester {
@@ -122,11 +117,6 @@ impl TokenDigester {
     /// Why it does not hash now, if so.
     pub fn fault(&self) -> Option<Fault> {
         self.0.fault()
-    }
-
-    /// What it was asked for by.
-    pub fn reference(&self) -> &Reference {
-        self.0.reference()
     }
 }
 

@@ -22,79 +22,8 @@ use crate::listing::TokenListing;
 use crate::reference::Reference;
 use crate::service::{Event, Salt, Service, ServiceSettings};
 use crate::session_pool::{Job, Limits};
+use crate::settings::{Isolation, Level, Notice, Settings};
 use crate::wire::Registered;
-
-/// How tokens are used.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Where modules are loaded.
-    pub isolation: Isolation,
-    /// How many sessions, and threads, a token gets.
-    pub sessions: usize,
-    /// How many signatures may wait for a token.
-    pub queue: usize,
-    /// How long a signature may take.
-    pub timeout: Duration,
-}
-
-impl Default for Settings {
-    /// A process per module, this program's; 4 sessions; 64 waiting; 5 s.
-    fn default() -> Self {
-        Self {
-            isolation: Isolation::Process {
-                program: PathBuf::from("/proc/self/exe"),
-            },
-            sessions: 4,
-            queue: 64,
-            timeout: Duration::from_secs(5),
-        }
-    }
-}
-
-/// Where modules are loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Isolation {
-    /// Each in a process of its own.
-    Process {
-        /// A program that begins with [`run_if_asked`](crate::run_if_asked).
-        program: PathBuf,
-    },
-    /// In this process.
-    None,
-}
-
-/// Something that an operator should know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// How grave it is.
-    pub level: Level,
-    /// One sentence.
-    pub text: String,
-    /// What is done about it. That concerns who goes on, and not a tool that ends at once.
-    pub measure: Option<&'static str>,
-}
-
-/// All of it, in one line.
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)?;
-        match self.measure {
-            Some(measure) => write!(f, "; {measure}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// How grave a notice is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// All is well, again.
-    Info,
-    /// Odd.
-    Warning,
-    /// Mail is not signed.
-    Error,
-}
 
 /// All tokens of a program. Cheap to clone.
 #[derive(Clone)]
@@ -610,11 +539,6 @@ impl TokenKey {
     fn cannot(&self, fault: &Fault) -> String {
         let verb = self.duty.verb();
         format!("{} cannot {verb}: {fault}", self.reference.uri)
-    }
-
-    /// What it was asked for by.
-    pub fn reference(&self) -> &Reference {
-        &self.reference
     }
 
     /// Waits until it is known whether the key can sign, at most as long as `within`. Who waits for the first outcome gets
