@@ -10,7 +10,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput};
 use dkim_benches::workload::{RSA_2048_PEM, base64_body, header, long_header, message, text_body};
 use dkim_core::canonicalization::{Algorithm, BodyCanonicalizer};
-use dkim_core::engine::{Engine, PrivateKey, SigningKey, engine_by_name};
+use dkim_core::engine::{Engine, PrivateKey, SigningKey, default_engine};
 use dkim_core::key_record::{KeyAnswer, KeyRecord};
 use dkim_core::message::{HeaderFields, MessageReader};
 use dkim_core::results::ResultWord;
@@ -47,7 +47,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let engine = engine_by_name("aws-lc").expect("built with aws-lc");
+        let engine = default_engine();
         let key = PrivateKey::from_octets(RSA_2048_PEM).expect("a test key");
         let key = engine.signing_key(&key).expect("a test key");
         let record = KeyRecord::of(key.public_key().clone());

@@ -30,10 +30,16 @@ for bits in 2048 4096; do
 done
 openssl genpkey -algorithm ED25519 -out "$keys/ed25519"
 
+# The first one needs a processor that has its instructions.
+engines="aws-lc rustcrypto"
+if grep -q ' avx512ifma' /proc/cpuinfo; then
+    engines="aws-lc-ifma $engines"
+fi
+
 round=1
 while [ "$round" -le "$rounds" ]; do
     for key in rsa-2048 rsa-4096 ed25519; do
-        for engine in aws-lc rustcrypto; do
+        for engine in $engines; do
             for task in sign verify; do
                 file=$folder/$key-$engine-$task-$round.json
                 "$programs/t-${task}perf" -h relaxed -b relaxed -m 4096 -t "$seconds" --engine "$engine" \

@@ -19,7 +19,7 @@ impl Versions {
     /// Those of this build, for the engine of that name.
     pub fn of(engine: &str) -> Self {
         let libraries: &[&str] = match engine {
-            "aws-lc" => &["aws-lc-rs", "aws-lc-sys"],
+            "aws-lc" | "aws-lc-ifma" => &["aws-lc-rs", "aws-lc-sys"],
             "rustcrypto" => &["rsa", "ed25519-dalek"],
             _ => &[],
         };

@@ -3,7 +3,7 @@
 //! [`signer`] and [`verifier`] are state machines: they are fed header fields and body octets, hand out work
 //! (names to look up, octets to sign or to check) and take the answers. Neither calls out; who drives them
 //! decides how and when the work is done.
-// Vector instructions need it in one file, canonicalization/white_space.rs, and nowhere else.
+// Vector instructions need it in canonicalization/white_space.rs and engine/montgomery.rs, and nowhere else.
 #![deny(unsafe_code)]
 
 pub mod address;

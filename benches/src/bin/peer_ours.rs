@@ -19,7 +19,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use dkim_benches::peer_protocol::{Job, Refusal, Verdict, Work, serve};
 use dkim_benches::rounds::thread_cpu_time;
 use dkim_core::canonicalization::{BodyCanonicalizer, Canonicalization};
-use dkim_core::engine::{Engine, KeyType, PrivateKey, SigningKey, engine_by_name};
+use dkim_core::engine::{Engine, KeyType, PrivateKey, SigningKey, default_engine};
 use dkim_core::key_record::KeyAnswer;
 use dkim_core::message::MessageReader;
 use dkim_core::results::ResultWord;
@@ -62,7 +62,7 @@ struct Ours {
 }
 
 fn ours(job: Job, per_message: bool) -> Result<Box<dyn Work>, Refusal> {
-    let engine = engine()?;
+    let engine = default_engine();
     let key = signing_key(&job, engine)?;
     let request = request(&job, key.key_type())?;
     let answer = Arc::new(KeyAnswer::from_txt(&[&job.record]));
@@ -140,7 +140,7 @@ struct Primitives {
 }
 
 fn primitives(job: Job, with_hashes: bool) -> Result<Box<dyn Work>, Refusal> {
-    let key = signing_key(&job, engine()?)?;
+    let key = signing_key(&job, default_engine())?;
     let mut request = request(&job, key.key_type())?;
     request.timestamp = Some(now());
     let mut canonicalizer = BodyCanonicalizer::new(request.canonicalization.body);
@@ -284,10 +284,6 @@ impl<'a> Message<'a> {
         self.reader.finish();
         read.map_err(Refusal::from_error)
     }
-}
-
-fn engine() -> Result<&'static dyn Engine, Refusal> {
-    engine_by_name("aws-lc").ok_or_else(|| Refusal::Error("built without aws-lc".into()))
 }
 
 fn signing_key(job: &Job, engine: &dyn Engine) -> Result<Box<dyn SigningKey>, Refusal> {

@@ -5,7 +5,7 @@
 //! instruction; for those with AVX2; and for all others. The tests hold them to the same results. What may be the end of a
 //! line or of the body over a chunk's border is not seen here: that is the body canonicalizer's.
 //!
-//! This is the one file of the crate with unsafe code: loads and stores of whole vectors, whose bounds are checked beside
+//! This is one of two files of the crate with unsafe code: loads and stores of whole vectors, whose bounds are checked beside
 //! them, and calls of functions made for a processor that was found to be there.
 #![allow(unsafe_code)]
 

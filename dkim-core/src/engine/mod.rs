@@ -9,6 +9,10 @@ mod aws_lc;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod der;
+#[cfg(all(feature = "aws-lc", target_arch = "x86_64"))]
+mod ifma;
+#[cfg(all(feature = "aws-lc", target_arch = "x86_64"))]
+mod montgomery;
 mod pem;
 mod private_key;
 mod public_key;
@@ -24,8 +28,17 @@ use std::time::Duration;
 #[cfg(not(any(feature = "aws-lc", feature = "rustcrypto")))]
 compile_error!("dkim-core needs an engine: turn on the feature \"aws-lc\" or \"rustcrypto\"");
 
-/// The engines built in, the default one first.
+/// The engines built in that this processor can run, the default one first.
 pub fn engines() -> &'static [&'static dyn Engine] {
+    #[cfg(all(feature = "aws-lc", target_arch = "x86_64"))]
+    if ifma::is_there() {
+        return &[
+            &ifma::AwsLcIfma,
+            &aws_lc::AwsLc,
+            #[cfg(feature = "rustcrypto")]
+            &rustcrypto::RustCrypto,
+        ];
+    }
     &[
         #[cfg(feature = "aws-lc")]
         &aws_lc::AwsLc,
@@ -261,14 +274,13 @@ mod tests {
         }
         assert!(engine_by_name("openssl").is_none());
         assert!(engine_by_name("").is_none());
-        assert_eq!(
-            default_engine().name(),
-            if cfg!(feature = "aws-lc") {
-                "aws-lc"
-            } else {
-                "rustcrypto"
-            }
-        );
+        assert_eq!(default_engine().name(), engines()[0].name());
+        let fastest_first = ["aws-lc-ifma", "aws-lc", "rustcrypto"];
+        let places = engines().iter().map(|engine| {
+            let place = fastest_first.iter().position(|name| *name == engine.name());
+            place.expect("an engine whose place is known")
+        });
+        assert!(places.is_sorted());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use dkim_core::canonicalization::{Algorithm, Canonicalization};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use dkim_core::engine::KeyType;
+use dkim_core::engine::{KeyType, engine_by_name};
 
 use pkcs11_engine::ReferenceError;
 use pkcs11_engine::pin::{PinSource, PinSourceError};
@@ -58,6 +58,12 @@ pub enum ValueFault {
         /// The one that may have been meant.
         nearest: Option<&'static str>,
     },
+    /// An engine that needs what this processor has not.
+    #[error(
+        "this processor has not the instructions that {0} needs (AVX-512 IFMA); leave the option out, which takes the \
+         fastest engine there is, or say aws-lc"
+    )]
+    NoSuchEngine(&'static str),
     /// rsa-sha1.
     #[error(
         "rsa-sha1 must not be used to sign (RFC 8301 section 3.1); leave the option out, and each key decides"
@@ -340,7 +346,15 @@ pub(super) fn selector(text: &str) -> Result<String, ValueFault> {
 
 /// The name of an engine.
 pub(super) fn engine(text: &str) -> Result<&'static str, ValueFault> {
-    one_of(text, &["aws-lc", "rustcrypto"], "aws-lc or rustcrypto")
+    let name = one_of(
+        text,
+        &["aws-lc-ifma", "aws-lc", "rustcrypto"],
+        "aws-lc-ifma, aws-lc or rustcrypto",
+    )?;
+    match engine_by_name(name) {
+        Some(_) => Ok(name),
+        None => Err(ValueFault::NoSuchEngine(name)),
+    }
 }
 
 /// A name for Authentication-Results, or `HOSTNAME`.

@@ -247,9 +247,11 @@ pub(in crate::config) static CHECK_KEY_RECORDS: Opt<RecordPolicy> = Opt {
 pub(in crate::config) static ENGINE: Opt<&'static str> = Opt {
     spec: Spec::new(
         "Engine",
-        "aws-lc | rustcrypto",
-        Preset::Unset("the fastest that was built in"),
-        "Which cryptographic library signs and verifies. (Not an option of OpenDKIM.)",
+        "aws-lc-ifma | aws-lc | rustcrypto",
+        Preset::Unset("the first of them that the processor can run"),
+        "Which cryptographic library signs and verifies. Aws-lc-ifma signs as aws-lc does and checks RSA signatures in a third \
+         of the time, by arithmetic of our own for processors with AVX-512 IFMA; what that does not confirm, AWS-LC is \
+         asked again. (Not an option of OpenDKIM.)",
         "rustcrypto",
     ),
     parse: values::engine,

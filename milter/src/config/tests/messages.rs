@@ -1,5 +1,7 @@
 //! What is said about configurations.
 
+use dkim_core::engine::engine_by_name;
+
 use super::{Outcome, load, load_with};
 use crate::config::*;
 use crate::tables::test_dir::TestDir;
@@ -130,6 +132,29 @@ fn mistakes_are_told_with_place_and_remedy() {
         assert_eq!(outcome.errors, wanted, "{content}");
         assert!(outcome.config.is_none());
     }
+}
+
+/// Which of the two it is depends on the processor; the list of engines tells.
+#[test]
+fn an_engine_that_the_processor_cannot_run_is_refused_and_not_replaced() {
+    let dir = TestDir::new("config");
+    let outcome = load(&dir, "Mode v\nEngine aws-lc-ifma");
+    match engine_by_name("aws-lc-ifma") {
+        Some(_) => assert_eq!(outcome.config.unwrap().engine, Some("aws-lc-ifma")),
+        None => assert_eq!(
+            outcome.errors,
+            [
+                "c:2: Engine: this processor has not the instructions that aws-lc-ifma needs (AVX-512 IFMA); leave the option out, \
+              which takes the fastest engine there is, or say aws-lc"
+            ]
+        ),
+    }
+    assert_eq!(
+        load(&dir, "Mode v\nEngine aws-lc-ifam").errors,
+        [
+            "c:2: Engine: aws-lc-ifma, aws-lc or rustcrypto wanted, not \"aws-lc-ifam\"; did you mean aws-lc-ifma?"
+        ]
+    );
 }
 
 #[test]
