@@ -97,6 +97,10 @@ impl Entry {
     fn place(self) -> usize {
         self.0 as u32 as usize
     }
+
+    fn bucket(self) -> usize {
+        (self.0 >> (u64::BITS - BUCKETS.ilog2())) as usize
+    }
 }
 
 /// The places of a list of names in the order of their hashes, within these of their names, and within these as they
@@ -105,8 +109,7 @@ fn sorted<'n>(hashes: impl Iterator<Item = u32>, name: impl Fn(usize) -> &'n [u8
     let entries = (0..).zip(hashes);
     let entries =
         entries.map(|(place, hash): (u64, _)| Entry(u64::from(hash) << u32::BITS | place));
-    let mut entries: Vec<Entry> = entries.collect();
-    entries.sort_unstable();
+    let mut entries = in_order(entries.collect());
     for same_hash in entries.chunk_by_mut(|one, other| one.hash() == other.hash()) {
         let [first, others @ ..] = &*same_hash else {
             continue;
@@ -121,6 +124,39 @@ fn sorted<'n>(hashes: impl Iterator<Item = u32>, name: impl Fn(usize) -> &'n [u8
     entries
 }
 
+/// The entries in their order. Many are first put into buckets by the uppermost bits of their hashes, so that a sort sees one
+/// or two of them, or all where somebody has seen to that.
+fn in_order(mut entries: Vec<Entry>) -> Vec<Entry> {
+    if entries.len() < BUCKETS / 4 {
+        entries.sort_unstable();
+        return entries;
+    }
+    let mut ends = [0_usize; BUCKETS];
+    for entry in &entries {
+        ends[entry.bucket()] += 1;
+    }
+    let mut end = 0;
+    for count in &mut ends {
+        end += *count;
+        *count = end;
+    }
+    let mut bucketed = vec![Entry(0); entries.len()];
+    // From the last to the first, into each bucket from its end.
+    for entry in entries.iter().rev() {
+        let free = &mut ends[entry.bucket()];
+        *free -= 1;
+        bucketed[*free] = *entry;
+    }
+    for bucket in bucketed.chunk_by_mut(|one, other| one.bucket() == other.bucket()) {
+        if bucket.len() > 1 {
+            bucket.sort_unstable();
+        }
+    }
+    bucketed
+}
+
+const BUCKETS: usize = 256;
+
 fn name_from_bottom(header: &HeaderFields, place: usize) -> &[u8] {
     let field = header.get(index_from_top(header, place));
     field.map_or(&[], |field| field.name())
@@ -133,11 +169,27 @@ fn index_from_top(header: &HeaderFields, place: usize) -> usize {
 
 /// An order of names, letters compared without case; nothing is copied, as names may be long.
 fn compare_names(one: &[u8], other: &[u8]) -> Ordering {
-    if one == other || one.eq_ignore_ascii_case(other) {
+    if are_equal(one, other) || one.eq_ignore_ascii_case(other) {
         return Ordering::Equal;
     }
     let lower = u8::to_ascii_lowercase;
     one.iter().map(lower).cmp(other.iter().map(lower))
+}
+
+/// For names, which are short: without a call, eight octets at a time, the last eight perhaps twice.
+fn are_equal(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    let (Some(one_end), Some(other_end)) = (one.last_chunk(), other.last_chunk()) else {
+        return one.iter().zip(other).all(|(one, other)| one == other);
+    };
+    let word = |octets: &[u8; 8]| u64::from_ne_bytes(*octets);
+    let words = one.as_chunks().0.iter().zip(other.as_chunks().0);
+    word(one_end) == word(other_end)
+        && words
+            .into_iter()
+            .all(|(one, other)| word(one) == word(other))
 }
 
 #[cfg(test)]
@@ -197,6 +249,38 @@ mod tests {
                     selected(&header, Some(filling + own), &["s", "from", "s", "s", "s"]),
                     want
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_equal_if_every_octet_is() {
+        for length in 0..40 {
+            let name: Vec<u8> = (0..length).collect();
+            assert!(are_equal(&name, &name.clone()));
+            assert!(!are_equal(&name, &[&name[..], b"x"].concat()));
+            for at in 0..name.len() {
+                let mut other = name.clone();
+                other[at] ^= 0x80;
+                assert!(!are_equal(&name, &other), "{length} {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn entries_are_sorted_however_many_and_however_alike() {
+        let mut hash = 1_u32;
+        for count in [0, 1, 63, 64, 65, 1000] {
+            for mask in [u32::MAX, 0xff, 0xff00_0000, 0] {
+                let entries: Vec<Entry> = (0..count)
+                    .map(|place| {
+                        hash = hash.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                        Entry(u64::from(hash & mask) << u32::BITS | place)
+                    })
+                    .collect();
+                let mut wanted = entries.clone();
+                wanted.sort();
+                assert_eq!(in_order(entries), wanted, "{count} {mask:x}");
             }
         }
     }

@@ -92,12 +92,28 @@ impl<'a> TagList<'a> {
 
 /// The items of a colon-separated list, each without the white space around it.
 pub(crate) fn colon_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = Some(value);
+    colon_ranges(value).map(|item| trim_fws(&value[item]))
+}
+
+/// Where the items of a colon-separated list stand, each with the white space around it.
+pub(crate) fn colon_ranges(value: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut start = Some(0);
+    // The colons among the octets from `block` on that are ahead.
+    let (mut block, mut colons) = (0, Masks::of(value).colons);
     std::iter::from_fn(move || {
-        let octets = rest?;
-        let colon = memchr::memchr(b':', octets);
-        rest = colon.map(|at| &octets[at + 1..]);
-        Some(trim_fws(&octets[..colon.unwrap_or(octets.len())]))
+        let from = start?;
+        while colons == 0 {
+            block += Masks::WIDTH;
+            if block >= value.len() {
+                start = None;
+                return Some(from..value.len());
+            }
+            colons = Masks::of(&value[block..]).colons;
+        }
+        let colon = block + colons.trailing_zeros() as usize;
+        colons &= colons - 1;
+        start = Some(colon + 1);
+        Some(from..colon)
     })
 }
 
@@ -144,7 +160,7 @@ pub(crate) fn trim_fws(octets: &[u8]) -> &[u8] {
     &octets[..end.map_or(0, |last| last + 1)]
 }
 
-fn trim_start_fws(octets: &[u8]) -> &[u8] {
+pub(crate) fn trim_start_fws(octets: &[u8]) -> &[u8] {
     let start = octets.iter().position(|&o| !is_fws(o));
     &octets[start.unwrap_or(octets.len())..]
 }

@@ -9,7 +9,7 @@
 //! them, and calls of functions made for a processor that was found to be there.
 #![allow(unsafe_code)]
 
-/// Where white space and line ends stand among up to 64 octets: bit n is for octet n.
+/// Where white space, line ends and colons stand among up to 64 octets: bit n is for octet n.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Masks {
     /// SP and HTAB.
@@ -20,6 +20,8 @@ pub(crate) struct Masks {
     pub(crate) crs: u64,
     /// LF.
     pub(crate) lfs: u64,
+    /// What stands between the names in a list.
+    pub(crate) colons: u64,
 }
 
 impl Masks {
@@ -152,6 +154,7 @@ fn masks_each(block: &[u8; Masks::WIDTH]) -> Masks {
         masks.tabs |= bit(octet == b'\t');
         masks.crs |= bit(octet == b'\r');
         masks.lfs |= bit(octet == b'\n');
+        masks.colons |= bit(octet == b':');
     }
     masks
 }
@@ -281,6 +284,7 @@ mod x86 {
             tabs,
             crs: equal(b'\r'),
             lfs: equal(b'\n'),
+            colons: equal(b':'),
         }
     }
 
@@ -329,6 +333,7 @@ mod x86 {
             tabs,
             crs: equal_256(halves, b'\r'),
             lfs: equal_256(halves, b'\n'),
+            colons: equal_256(halves, b':'),
         }
     }
 
@@ -624,7 +629,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn masks_are_where_the_octets_are(octets in proptest::collection::vec(proptest::sample::select(b" \t\r\na\0\xa0".to_vec()), 0..100)) {
+        fn masks_are_where_the_octets_are(octets in proptest::collection::vec(proptest::sample::select(b" \t\r\n:a\0\xa0".to_vec()), 0..100)) {
             let mut block = [0; Masks::WIDTH];
             let length = octets.len().min(Masks::WIDTH);
             block[..length].copy_from_slice(&octets[..length]);

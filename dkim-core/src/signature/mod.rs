@@ -10,7 +10,6 @@ pub use parse::{Claims, SignatureError};
 
 use crate::canonicalization::Canonicalization;
 use crate::engine::KeyType;
-use crate::tag_list::colon_list;
 use std::ops::Range;
 
 /// The name of the field.
@@ -39,8 +38,8 @@ pub struct Signature {
     pub timestamp: Option<u64>,
     /// `x=`, seconds since 1970.
     pub expiration: Option<u64>,
-    /// Where the value of `h=` stands in the field's value.
-    header_names: Range<usize>,
+    /// Where the names in `h=` stand in the field's value.
+    header_names: Vec<Range<usize>>,
     /// Where the value of `b=` stands in the field's value, all white space around it included.
     b_value: Range<usize>,
 }
@@ -56,11 +55,8 @@ pub struct Identity {
 
 impl Signature {
     /// The names in `h=`, taken from the value the signature was read from.
-    pub(crate) fn header_names<'a>(
-        &self,
-        value: &'a [u8],
-    ) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        colon_list(&value[self.header_names.clone()])
+    pub(crate) fn header_names<'a>(&self, value: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        self.header_names.iter().map(|name| &value[name.clone()])
     }
 
     /// What RFC 6376 section 3.7 has deleted from the value before it is hashed.

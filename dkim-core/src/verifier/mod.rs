@@ -455,7 +455,8 @@ fn signed_octets(
     field: HeaderField<'_>,
     fields: &FieldIndex,
 ) -> Vec<u8> {
-    let mut octets = Vec::with_capacity(2048);
+    // What is relaxed is hardly ever longer than it was; of long headers it may be a small part.
+    let mut octets = Vec::with_capacity(header.octets().clamp(2048, 1 << 16));
     let algorithm = signature.canonicalization.header;
     fields.append_selected(
         &mut octets,
