@@ -10,6 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::dns::DnsTrouble;
+use crate::shown::one_line;
 
 /// What is known of the daemon at a moment.
 #[derive(Clone, Debug, Default)]
@@ -279,15 +280,16 @@ fn summary(facts: &Facts) -> String {
     if facts.refused_reload.is_some() {
         parts.push("the last reload was refused".to_owned());
     }
-    parts.join("; ")
+    one_line(&parts.join("; "))
 }
 
 fn reason(about: &'static str, text: String) -> Reason {
     Reason { about, text }
 }
 
+/// One line each, whatever names of files and what name servers say hold: who reads it may be at a terminal.
 fn lines(reasons: &[Reason]) -> String {
-    let line = |reason: &Reason| format!("{}: {}\n", reason.about, reason.text);
+    let line = |reason: &Reason| format!("{}: {}\n", reason.about, one_line(&reason.text));
     reasons.iter().map(line).collect()
 }
 
@@ -484,6 +486,24 @@ mod tests {
         assert_eq!(about, ["stuc", "key:", "relo"]);
         assert!(Health::of(&facts).life_lines().starts_with("stuck: "));
         assert_eq!(Health::of(&well()).life_lines(), "ok\n");
+    }
+
+    #[test]
+    fn a_reason_is_one_line_and_plays_with_no_terminal() {
+        let facts = Facts {
+            broken: vec!["/no\u{9b}31m/\u{202e}yek: No such\nready: 9 keys".into()].into(),
+            sockets: vec!["local:/a\x1b[2J was removed".into()].into(),
+            refused_reload: Some("Fo\u{9b}o\r\n".into()),
+            ..well()
+        };
+        let health = Health::of(&facts);
+        for text in [health.readiness_lines(), health.summary.clone()] {
+            let is_plain = |c: char| c == '\n' || !crate::shown::is_steering(c);
+            assert!(text.chars().all(is_plain), "{text:?}");
+        }
+        let lines = health.readiness_lines();
+        assert_eq!(lines.lines().count(), 4, "{lines}");
+        assert!(lines.contains("key: /no\\u{9b}31m/"), "{lines}");
     }
 
     #[test]
