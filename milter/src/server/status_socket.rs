@@ -14,7 +14,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{self, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -166,8 +166,12 @@ fn text(code: StatusCode, text: String) -> Response<Full<Bytes>> {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, PLAIN);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::SERVER, HeaderValue::from_static(SERVER));
     answer
 }
+
+/// By what `--status` knows an answer of ours from that of another program.
+pub(super) const SERVER: &str = "dkim-milter";
 
 #[allow(clippy::declare_interior_mutable_const, reason = "as in hyper")]
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
