@@ -4,7 +4,7 @@
 Requests are made by Python's http.client, metrics are read by the parser of Prometheus' own client library, and what a
 probe may not do (ask the DNS, call a token, connect as an MTA) is counted where it would arrive.
 """
-import concurrent.futures, fcntl, http.client, os, re, shutil, signal, socket, statistics, subprocess, threading, time
+import concurrent.futures, contextlib, fcntl, http.client, os, re, shutil, signal, socket, statistics, subprocess, threading, time
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -149,6 +149,20 @@ class Keys(TestCase):
             daemon.signal("SIGHUP")
             rig.until(5, lambda: daemon.get("/ready")[0] == 200, daemon.log)
             self.is_well(daemon)
+
+    def test_a_reason_plays_with_no_terminal(self):
+        """What asks may be curl, and what names a key may be somebody else's table."""
+        with Daemon() as daemon:
+            table = daemon.home / "KeyTable"
+            table.write_text(table.read_text() + "k3 three.example:r:/no\x9b31m/\u202eyek\n")
+            daemon.stop()
+            with open(daemon.home / "SigningTable", "a") as signing:
+                signing.write("*@three.example k3\n")
+            daemon.start()
+            rig.until(5, lambda: rig.answers(daemon.status), daemon.log)
+            daemon.configuration.write_text(daemon.configuration.read_text() + "Canon\x9bicalization simple\n")
+            daemon.signal("SIGHUP")
+            self.is_not_ready(daemon, r"^key: .*/no\\u\{9b\}31m/\\u\{202e\}yek", r"^reload: .*Canon\\u\{9b\}ic", within=5)
 
     def test_a_key_that_a_reload_lost_still_signs_and_is_named(self):
         """What is in force can sign; the next start could not."""
@@ -339,6 +353,16 @@ class Sockets(TestCase):
                 finally:
                     process.terminate()
 
+    @rig.cases({"unix": "unix", "inet": "inet"})
+    def test_the_socket_of_mtas_is_no_status_socket(self, transport):
+        daemon = Daemon(transport)
+        daemon.options["StatusSocket"] = daemon.options["Socket"]
+        daemon.write()
+        done = subprocess.run([daemon.path, "-n", "-x", daemon.configuration], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 78)
+        self.assertRegex(done.stderr, rf"error: {daemon.configuration}:\d+: StatusSocket: .* is taken by the Socket of "
+                                      rf"{daemon.configuration}:\d+")
+
     def test_tcp_needs_no_file(self):
         with Daemon("inet") as daemon:
             self.is_well(daemon)
@@ -474,6 +498,27 @@ class Probes(TestCase):
             self.is_well(daemon)
 
 
+@contextlib.contextmanager
+def stranger(port, talk):
+    """Another program that has the port, and talks to who asks."""
+    with socket.create_server(("127.0.0.1", port)) as server:
+        def serve():
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                with client, contextlib.suppress(OSError):
+                    client.recv(4096)
+                    talk(client)
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+
+
 class Metrics(TestCase):
     def test_what_happens_is_counted(self):
         with dns_server({"r._domainkey.stranger.example": first.record}) as server:
@@ -592,6 +637,55 @@ class Command(TestCase):
             self.assertIn(words, done.stderr)
         daemon.configuration.unlink()
         self.assertEqual(daemon.ask("ready").returncode, 78)
+
+    LIARS = {
+        "another web server": (b"HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Length: 3\r\n\r\nok\n", "something else"),
+        "half an answer": (b"HTTP/1.1 200 OK\r\nServer: dkim-milter\r\nContent-Length: 300\r\n\r\nready: 2", "cut off"),
+        "no end": (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2_000_000, "something else"),
+    }
+
+    @rig.cases(LIARS)
+    def test_it_believes_nobody_but_a_daemon_of_ours(self, case):
+        said, words = case
+        daemon = Daemon()
+        with stranger(daemon.status, lambda client: client.sendall(said)):
+            for question in ("live", "ready", "metrics"):
+                done = daemon.ask(question)
+                self.assertEqual((done.returncode, done.stdout), (69, ""))
+                self.assertIn(words, done.stderr)
+
+    def test_it_ends_although_the_other_side_never_does(self):
+        def drip(client):
+            for octet in b"HTTP/1.1 200 OK\r\n" * 10:
+                client.sendall(bytes([octet]))
+                time.sleep(0.5)
+
+        daemon = Daemon()
+        with stranger(daemon.status, drip):
+            self.is_given_up(daemon, "does not answer")
+        # A stopped daemon: who connects to a UNIX socket waits as long as the queue is full.
+        path = home / "full"
+        with socket.socket(socket.AF_UNIX) as full, contextlib.ExitStack() as clients:
+            full.bind(str(path))
+            full.listen(1)
+            for _ in range(2):
+                clients.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
+            daemon.options["StatusSocket"] = f"local:{path}"
+            daemon.write()
+            self.is_given_up(daemon, "takes no connection")
+
+    def is_given_up(self, daemon, words):
+        began = time.monotonic()
+        done = daemon.ask("live")
+        self.assertEqual(done.returncode, 69)
+        self.assertIn(words, done.stderr)
+        self.assertLess(time.monotonic() - began, 5)
+
+    def test_counters_that_cannot_be_written_are_an_error(self):
+        with Daemon() as daemon, open("/dev/full", "w") as full:
+            for question, code in [("metrics", 74), ("live", 0)]:
+                done = subprocess.run([daemon.path, "--status", question, "-x", daemon.configuration], stdout=full)
+                self.assertEqual(done.returncode, code)
 
     def test_it_takes_no_other_question(self):
         self.assertEqual(Daemon().ask("well").returncode, 64)

@@ -140,9 +140,10 @@ impl Builder {
     }
 
     fn service(&mut self) -> Service {
+        let listeners = self.listeners();
         Service {
-            listeners: self.listeners(),
-            status: self.status(),
+            status: self.status(&listeners),
+            listeners,
             umask: self.value(&options::UMASK),
             user: self.value(&options::USER_ID),
             pid_file: self.path(&options::PID_FILE),
@@ -190,9 +191,20 @@ impl Builder {
         listeners
     }
 
-    fn status(&mut self) -> Option<Listener> {
+    fn status(&mut self, listeners: &[Listener]) -> Option<Listener> {
         let Setting { value, origin } = self.setting(&options::STATUS_SOCKET)?;
         let address = value.of_this_host();
+        let taken = listeners
+            .iter()
+            .find(|listener| listener.address.excludes(&address));
+        if let Some(taken) = taken {
+            self.report.error(ConfigError::StatusTaken {
+                origin,
+                socket: address.to_string(),
+                by: taken.origin.clone(),
+            });
+            return None;
+        }
         if !address.is_of_this_host() {
             let (origin, socket) = (origin.clone(), address.to_string());
             self.report

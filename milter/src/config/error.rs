@@ -189,6 +189,18 @@ pub enum ConfigError {
         /// The socket.
         socket: String,
     },
+    /// The milter's own socket for the status.
+    #[error(
+        "{origin}: StatusSocket: {socket} is taken by the Socket of {by}, where MTAs connect; name another port or path"
+    )]
+    StatusTaken {
+        /// Where it was set.
+        origin: Origin,
+        /// The socket.
+        socket: String,
+        /// Where the other was set.
+        by: Origin,
+    },
     /// More errors than are told.
     #[error("and {count} more errors")]
     More {

@@ -4,7 +4,7 @@
 //! of the host itself unless the configuration says otherwise.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use super::values::ValueFault;
@@ -82,7 +82,43 @@ impl Host {
     }
 }
 
+impl Host {
+    /// The addresses that need no look-up.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let of = |families: &Families, v4: Ipv4Addr, v6: Ipv6Addr| match families {
+            Families::V4 => vec![v4.into()],
+            Families::V6 => vec![v6.into()],
+            Families::Both => vec![v4.into(), v6.into()],
+        };
+        match self {
+            Self::Loopback(families) => of(families, Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST),
+            Self::Any(families) => of(families, Ipv4Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED),
+            Self::Address(address) => vec![*address],
+            Self::Name(..) => Vec::new(),
+        }
+    }
+}
+
 impl ListenAddress {
+    /// Whether nobody can listen on `other` as well, as far as can be told without looking up names.
+    pub(super) fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            // Paths are equal however many slashes they have.
+            (Self::Unix(one), Self::Unix(other)) => one == other,
+            (Self::Inet(one), Self::Inet(other)) if one.port == other.port && one.port != 0 => {
+                let addresses = other.host.addresses();
+                let is_shared = |one: IpAddr| {
+                    addresses.iter().any(|other| {
+                        one.is_ipv4() == other.is_ipv4()
+                            && (one == *other || one.is_unspecified() || other.is_unspecified())
+                    })
+                };
+                one.host == other.host || one.host.addresses().into_iter().any(is_shared)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether only this host can connect, as far as can be told without looking up names.
     pub(super) fn is_of_this_host(&self) -> bool {
         match self {
@@ -261,6 +297,27 @@ mod tests {
                 host: Host::Loopback(Families::Both)
             })))
         );
+    }
+
+    #[test]
+    fn two_sockets_exclude_each_other_where_their_addresses_meet() {
+        let full = |text: &str| parse(text).unwrap().of_this_host();
+        for (one, other, excludes) in [
+            ("local:/run/s", "/run//s", true),
+            ("local:/run/s", "local:/run/t", false),
+            ("inet:1@localhost", "inet:1@127.0.0.1", true),
+            ("inet:1@localhost", "inet6:1@::1", true),
+            ("inet:1@localhost", "inet:2@localhost", false),
+            ("inet:1@0.0.0.0", "inet:1", true),
+            ("inet6:1@::", "inet:1@10.0.0.1", false),
+            ("inet:1@10.0.0.1", "inet:1@127.0.0.1", false),
+            ("inet:1@mx.example", "inet:1@mx.example", true),
+            ("inet:0@localhost", "inet:0@localhost", false),
+            ("local:/run/s", "inet:1", false),
+        ] {
+            assert_eq!(full(one).excludes(&full(other)), excludes, "{one} {other}");
+            assert_eq!(full(other).excludes(&full(one)), excludes, "{other} {one}");
+        }
     }
 
     #[test]
