@@ -51,7 +51,7 @@ impl Settings {
                 accept_unsigned_octets: verifying.allow_unsigned_tail,
                 ..VerifierConfig::default()
             },
-            duties: Duties::new(&config.signing.tokens),
+            duties: Duties::new(&config),
             wanted,
             faults: Vec::new(),
             host_name,

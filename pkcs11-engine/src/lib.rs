@@ -44,7 +44,7 @@ pub use helper::run_if_asked;
 pub use key::{KeyFacts, Method, Public};
 pub use listing::TokenListing;
 pub use on_token::OnToken;
-pub use reference::{Reference, ReferenceError, installed_modules};
+pub use reference::{Reference, ReferenceError, TokenTask, installed_modules};
 pub use serving::{TokenDigest, TokenDigester, TokenVerifier};
 pub use settings::{Isolation, Level, Notice, Settings};
 pub use tokens::{TokenKey, Tokens};

@@ -54,6 +54,29 @@ impl Reference {
         })
     }
 
+    /// The same for a token that is named for something else than to sign with a key of its own: that it `does` with keys
+    /// that are brought to it, or with none. Only what verifies has mechanisms to choose from.
+    ///
+    /// # Errors
+    /// The URI says something that would mean nothing there.
+    pub fn of_token(self, does: TokenTask) -> Result<Self, ReferenceError> {
+        let uri = &self.uri;
+        let meaningless = [
+            ("object", uri.object.is_some()),
+            ("id", uri.id.is_some()),
+            ("type", uri.object_type.is_some()),
+            ("x-on-token-away", uri.on_away.is_some()),
+            (
+                "x-mechanism",
+                uri.mechanism.is_some() && does == TokenTask::Digests,
+            ),
+        ];
+        match meaningless.iter().find(|(_, is_given)| *is_given) {
+            Some((attribute, _)) => Err(ReferenceError::NotOfToken { attribute, does }),
+            None => Ok(self),
+        }
+    }
+
     /// All tokens and keys of `module`, which is not one key to sign with: for lists. `pin` is tried where there is one
     /// token only.
     pub fn everything(module: &Path, pin: Option<&PinSource>) -> Self {
@@ -70,7 +93,16 @@ impl Reference {
     }
 }
 
-/// Why a URI cannot be used as a key to sign with.
+/// What a token is named for, where that is not to sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenTask {
+    /// To verify.
+    Verifies,
+    /// To hash.
+    Digests,
+}
+
+/// Why a URI cannot be used as a key to sign with, or as a token to verify or hash with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
     /// Nobody says which module.
@@ -97,6 +129,20 @@ pub enum ReferenceError {
         "pin-value puts the PIN into the open: name a file by pin-source, or allow it by Pkcs11AllowPinValue"
     )]
     PinValue,
+    /// An attribute that means nothing where the token alone is named.
+    #[error(
+        "attribute {attribute} is for a key that signs, and this URI names a token that {}: leave it out",
+        match does {
+            TokenTask::Verifies => "verifies",
+            TokenTask::Digests => "hashes",
+        }
+    )]
+    NotOfToken {
+        /// Which.
+        attribute: &'static str,
+        /// What the token is named for.
+        does: TokenTask,
+    },
     /// The URI of a certificate, or of a public key.
     #[error("type={found} is not what signs; a private key is needed: type=private")]
     NotPrivate {
@@ -181,6 +227,33 @@ mod tests {
         let of_options = reference("pkcs11:object=a", Some("/n.so")).unwrap();
         assert_eq!(of_options.module, Path::new("/n.so"));
         assert_eq!(of_options.pin, Some(PinSource::File("/of/option".into())));
+    }
+
+    #[test]
+    fn what_is_of_a_key_is_refused_where_a_token_is_named() {
+        use TokenTask::{Digests, Verifies};
+        for (uri, does, attribute) in [
+            ("pkcs11:token=t", Verifies, None),
+            ("pkcs11:token=t", Digests, None),
+            ("pkcs11:token=t?x-mechanism=rsa-pkcs", Verifies, None),
+            (
+                "pkcs11:token=t?x-mechanism=rsa-pkcs",
+                Digests,
+                Some("x-mechanism"),
+            ),
+            ("pkcs11:token=t;object=a", Verifies, Some("object")),
+            ("pkcs11:token=t;id=%01", Digests, Some("id")),
+            ("pkcs11:token=t;type=private", Verifies, Some("type")),
+            (
+                "pkcs11:token=t?x-on-token-away=next",
+                Verifies,
+                Some("x-on-token-away"),
+            ),
+        ] {
+            let found = reference(uri, Some("/n.so")).unwrap().of_token(does);
+            let wanted = attribute.map(|attribute| ReferenceError::NotOfToken { attribute, does });
+            assert_eq!(found.err(), wanted, "{uri}");
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pkcs11_engine::Reference;
 use pkcs11_engine::uri::{OnAway, Uri};
+use pkcs11_engine::{Reference, TokenTask};
 
 use super::fields::{ElementFault, FieldSelection, NameList};
 use super::options::{self, Opt};
@@ -284,9 +284,9 @@ impl Builder {
     fn tokens(&mut self) -> TokenOptions {
         let module = self.path(&options::PKCS11_MODULE);
         let allow_pin_value = self.switch(&options::PKCS11_ALLOW_PIN_VALUE);
-        let mut token = |option| self.token(option, module.as_deref(), allow_pin_value);
-        let verify = token(&options::PKCS11_VERIFY);
-        let digest = token(&options::PKCS11_DIGEST);
+        let mut token = |option, does| self.token(option, does, module.as_deref(), allow_pin_value);
+        let verify = token(&options::PKCS11_VERIFY, TokenTask::Verifies);
+        let digest = token(&options::PKCS11_DIGEST, TokenTask::Digests);
         let fallback = self.setting(&options::PKCS11_FALLBACK);
         let is_used = verify.is_some() || digest.is_some();
         let software = fallback.filter(|setting| setting.value == Fallback::Software);
@@ -318,12 +318,14 @@ impl Builder {
     fn token(
         &mut self,
         option: &'static Opt<Uri>,
+        does: TokenTask,
         module: Option<&Path>,
         allow_pin_value: bool,
     ) -> Option<Reference> {
         let Setting { value, origin } = self.setting(option)?;
         let uri = *seen_from(&self.base, Box::new(value));
-        match Reference::new(uri, module, None, allow_pin_value) {
+        let reference = Reference::new(uri, module, None, allow_pin_value);
+        match reference.and_then(|reference| reference.of_token(does)) {
             Ok(reference) => Some(reference),
             Err(error) => {
                 self.report.error(ConfigError::Value {

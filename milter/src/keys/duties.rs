@@ -8,22 +8,30 @@ use dkim_core::engine::PublicKey;
 use dkim_core::verifier::{Check, CheckOutcome};
 use pkcs11_engine::{Fault, Reference, TokenDigester, TokenVerifier, Tokens};
 
-use crate::config::{Fallback, TokenOptions};
+use crate::config::{Config, Fallback};
 
 /// The tokens that a configuration names for more than keys.
 #[derive(Debug, Default)]
 pub struct Duties {
     verify: Option<Reference>,
     digest: Option<Reference>,
+    /// Where these two were set.
+    origins: [String; 2],
     fallback: Fallback,
     verifier: OnceLock<TokenVerifier>,
     digester: OnceLock<TokenDigester>,
 }
 
 impl Duties {
-    /// What the options name; nothing is opened yet.
-    pub fn new(options: &TokenOptions) -> Self {
+    /// What the options of `config` name; nothing is opened yet.
+    pub fn new(config: &Config) -> Self {
+        let options = &config.signing.tokens;
+        let place = |option| match config.origin(option) {
+            Some(origin) => format!("{origin}: {option}"),
+            None => option.to_owned(),
+        };
         Self {
+            origins: [place("Pkcs11Verify"), place("Pkcs11Digest")],
             verify: options.verify.clone(),
             digest: options.digest.clone(),
             fallback: options.fallback,
@@ -57,11 +65,12 @@ impl Duties {
         let until = Instant::now() + patience;
         let left = || until.saturating_duration_since(Instant::now());
         let mut errors = Vec::new();
+        let [of_verify, of_digest] = &self.origins;
         if let Some(reference) = &self.verify {
             let opened = open(&self.verifier, || tokens.verifier(reference));
             if let Err(fault) = opened.and_then(|verifier| verifier.wait(left())) {
                 errors.push(format!(
-                    "Pkcs11Verify: {} cannot verify: {fault}; {}",
+                    "{of_verify}: {} cannot verify: {fault}; {}",
                     reference.uri,
                     self.meanwhile()
                 ));
@@ -71,7 +80,7 @@ impl Duties {
             let opened = open(&self.digester, || tokens.digester(reference));
             if let Err(fault) = opened.and_then(|digester| digester.wait(left())) {
                 errors.push(format!(
-                    "Pkcs11Digest: {} cannot hash: {fault}; {}",
+                    "{of_digest}: {} cannot hash: {fault}; {}",
                     reference.uri,
                     self.meanwhile()
                 ));

@@ -7,7 +7,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use dkim_core::body_digest::{BodyHash, BodyStreams, NoBodyHash, ToDigest};
 use dkim_core::verifier::{Check, CheckOutcome};
 use pkcs11_engine::uri::Uri;
-use pkcs11_engine::{Fault, ReferenceError, TokenDigest, TokenDigester, TokenVerifier};
+use pkcs11_engine::{Fault, ReferenceError, TokenDigest, TokenDigester, TokenTask, TokenVerifier};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc;
 
@@ -63,17 +63,22 @@ impl OnToken {
             return Ok(Self::default());
         }
         let access = how.access(tool, 1).map_err(OnTokenError::Threads)?;
-        let refer = |option, uri: &Uri| {
+        let refer = |option, uri: &Uri, does| {
             how.reference(uri.clone())
+                .and_then(|reference| reference.of_token(does))
                 .map_err(|source| OnTokenError::Reference { option, source })
         };
         let opened = || -> Result<_, OnTokenError> {
             let verifier = match verify {
-                Some(uri) => Some(access.verifier(&refer("--pkcs11-verify", uri)?)),
+                Some(uri) => {
+                    Some(access.verifier(&refer("--pkcs11-verify", uri, TokenTask::Verifies)?))
+                }
                 None => None,
             };
             let digester = match digest {
-                Some(uri) => Some(access.digester(&refer("--pkcs11-digest", uri)?)),
+                Some(uri) => {
+                    Some(access.digester(&refer("--pkcs11-digest", uri, TokenTask::Digests)?))
+                }
                 None => None,
             };
             let verifier = verifier.transpose().map_err(OnTokenError::Token)?;

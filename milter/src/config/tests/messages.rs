@@ -50,6 +50,30 @@ fn mistakes_are_told_with_place_and_remedy() {
             &["c:1: KeyTable needs SigningTable, which is not set"],
         ),
         (
+            "Socket local:/run/s\nStatusSocket local:/run//s",
+            &[
+                "c:2: StatusSocket: local:/run//s is taken by the Socket of c:1, where MTAs connect; name another port or path",
+            ],
+        ),
+        (
+            "Socket inet:1@localhost\nStatusSocket inet:1@127.0.0.1",
+            &[
+                "c:2: StatusSocket: inet:1@127.0.0.1 is taken by the Socket of c:1, where MTAs connect; name another port or path",
+            ],
+        ),
+        (
+            "Pkcs11Module /m.so\nPkcs11Verify pkcs11:token=t;object=k",
+            &[
+                "c:2: Pkcs11Verify: attribute object is for a key that signs, and this URI names a token that verifies: leave it out",
+            ],
+        ),
+        (
+            "Pkcs11Digest pkcs11:token=t?module-path=/m.so&x-mechanism=rsa-pkcs",
+            &[
+                "c:1: Pkcs11Digest: attribute x-mechanism is for a key that signs, and this URI names a token that hashes: leave it out",
+            ],
+        ),
+        (
             "SigningTable a.example=k1",
             &["c:1: SigningTable needs KeyTable, which is not set"],
         ),
