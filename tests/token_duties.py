@@ -13,6 +13,7 @@ ADDRESS = "192.0.2.9"
 NAME = "s._domainkey.token.example"
 DEFERRED = "451 4.7.5 DKIM verification temporarily unavailable"
 UNSIGNED = messages.plain(subject="Lunch", author="alice@token.example")
+TESTED = 25  # seconds between two tests of a token
 PLACES = {"process": "process", "none": "none"}
 
 
@@ -232,6 +233,45 @@ class Away(TestCase):
             made.logged("it takes a wrong signature for a good one")
             self.defers(made, signed["rsa"].replace(b"Lunch", b"Launch"))
 
+    @rig.cases({"good": ("0x0", b"Launch"), "wrong": ("0xc0", b"Lunch")})
+    def test_a_token_that_begins_to_lie_is_found_out_while_mail_flows(self, case):
+        code, subject = case
+        source, raw = token.FakeToken(home), signed["rsa"].replace(b"Lunch", case[1])
+        # The other duty of the same token is not concerned.
+        with daemon(source, Pkcs11Digest="pkcs11:token=fake") as made:
+            right, lie = ("fail", "pass") if subject == b"Launch" else ("pass", "fail")
+            self.judges(made, raw, rsa=right)
+            source.set({"C_Verify": code})
+            self.judges(made, raw, rsa=lie)
+
+            def is_deferred():
+                answer = self.sent(made, raw)[0]
+                time.sleep(0.1)
+                return answer.startswith(DEFERRED)
+
+            rig.until(TESTED + 5, is_deferred, lambda: f"the lie to be found out:\n{made.log()}")
+            for _ in range(40):
+                self.defers(made, raw)
+                time.sleep(0.1)
+            with tokens.session(made) as conversation:
+                _, got = conversation.message(messages.plain(author="a@soft.example"))
+            self.assertEqual(outside.selectors(got), ["soft"])
+            self.assertEqual(len(tokens.said(made, f"it takes a {dict(good='wrong', wrong='good')[self.case()]} sig")), 1)
+            source.set({"C_Verify": None})
+            self.judges_again(made)
+        self.clean(source)
+
+    def case(self):
+        return self.id().partition("[")[2].rstrip("]")
+
+    def test_a_token_that_does_not_verify_at_all_is_away_and_no_fault_of_signers(self):
+        source = token.FakeToken(home, mechanisms="sha256")
+        with daemon(source, **{"On-BadSignature": "reject"}) as made:
+            made.logged(f"error: {made.configuration}:\\d+: Pkcs11Verify: .*does not verify RSA of 2048 bits; .*On-TokenAway")
+            self.defers(made, signed["rsa"])
+        with daemon(source, Pkcs11Fallback="software") as made:
+            self.judges(made, signed["rsa"], rsa="pass")
+
 
 class Hashing(TestCase):
     """Pkcs11Digest, with Pkcs11Verify and without: bodies go to the token while they pass."""
@@ -360,6 +400,27 @@ class Hashing(TestCase):
             self.judges(made, good, rsa="pass")
         self.clean(source)
 
+    @rig.cases({"six": 6, "three": 3})
+    def test_a_token_with_few_sessions_is_full_and_not_away(self, sessions):
+        source = token.FakeToken(home, max_sessions=sessions)
+        source.set({"C_DigestUpdate.ms": 2})
+        good = outside.dkimpy_sign(self.LARGE, "token.example", "rsa", rsa, "relaxed/relaxed")
+        with self.hashing(source, Pkcs11Verify="pkcs11:token=fake", Pkcs11Timeout=10) as made:
+            answers = []
+
+            def run():
+                answer, got = self.sent(made, good)
+                answers.append((answer, outside.verdicts(got, "mx.rig.test", by="header.s")))
+
+            threads = [threading.Thread(target=run) for _ in range(16)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(answers, [("accepted", {"rsa": "pass"})] * 16, made.log())
+            self.assertEqual(tokens.said(made, "CKR_SESSION_COUNT"), [])
+        self.clean(source)
+
     def test_who_hangs_up_gives_the_session_back(self):
         source = token.FakeToken(home)
         good = outside.dkimpy_sign(self.LARGE, "token.example", "rsa", rsa, "relaxed/relaxed")
@@ -396,12 +457,15 @@ class Hashing(TestCase):
 
 class Configuration(TestCase):
     REFUSED = {
-        "no module": ({"Pkcs11Module": None}, r"Pkcs11Verify: which module has the token\?"),
+        "no module": ({"Pkcs11Module": None}, r"milter.conf:\d+: Pkcs11Verify: which module has the token\?"),
         "no URI": ({"Pkcs11Verify": "token=fake"}, "Pkcs11Verify: "),
         "an unknown attribute": ({"Pkcs11Verify": "pkcs11:tokn=fake"}, 'attribute "tokn" is not known'),
         "a PIN in the open": ({"Pkcs11Verify": "pkcs11:token=fake?pin-value=1234"}, "pin-value puts the PIN"),
+        "a key": ({"Pkcs11Verify": "pkcs11:token=fake;object=dkim"}, r"milter.conf:\d+: Pkcs11Verify: attribute object is for a key"),
+        "a mechanism to hash": ({"Pkcs11Verify": None, "Pkcs11Digest": "pkcs11:token=fake?x-mechanism=rsa-pkcs"},
+                                r"milter.conf:\d+: Pkcs11Digest: attribute x-mechanism is for a key"),
         "a fallback that is none": ({"Pkcs11Fallback": "sofware"}, "did you mean software"),
-        "a token that is not there": ({"Pkcs11Verify": "pkcs11:token=other"}, "Pkcs11Verify: .* cannot verify: no token"),
+        "a token that is not there": ({"Pkcs11Verify": "pkcs11:token=other"}, r"milter.conf:\d+: Pkcs11Verify: .* cannot verify: no token"),
     }
 
     @rig.cases(REFUSED)

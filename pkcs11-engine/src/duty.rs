@@ -4,7 +4,7 @@
 //! sends must not look like a fault of the token. A verification that fails is followed by a test whose outcome is known:
 //! if the token passes it, it was the stranger's key that the token does not take, and nothing else is done; if not,
 //! `worker`'s ladder is climbed. The same test, with a wrong signature in it, is made before the token is relied on, and
-//! again whenever it was idle or away.
+//! again and again from then on, whether or not there is mail: nobody else would find out that the token answers wrongly.
 //!
 //! A digest is begun, fed and ended by steps of their own, since a body comes in its own time. Between two steps its session
 //! lies in [`Digests`]; no worker waits for a message.
@@ -106,27 +106,58 @@ pub(crate) struct Step {
 pub(crate) const GOOD: &[u8] = b"good";
 pub(crate) const BAD: &[u8] = b"bad";
 
-/// The sessions of digests that are between two steps.
+/// The digests there are, with the sessions of those that are between two steps.
 #[derive(Default)]
-pub(crate) struct Digests(Mutex<HashMap<u64, Option<Opened>>>);
+pub(crate) struct Digests(Mutex<HashMap<u64, Place>>);
+
+/// Where a digest is.
+enum Place {
+    /// Not begun: it has no session yet.
+    Waiting,
+    /// Between two steps.
+    Lying(Box<Opened>),
+    /// Within a step, whose worker has the session.
+    InStep,
+}
 
 impl Digests {
     /// Keeps room for a digest that begins; whether there is some.
     pub(crate) fn begin(&self, digest: u64, most: usize) -> bool {
         let mut digests = self.lock();
-        digests.len() < most && digests.insert(digest, None).is_none()
+        digests.len() < most && digests.insert(digest, Place::Waiting).is_none()
+    }
+
+    /// How many have a session that others could have.
+    pub(crate) fn with_session(&self) -> usize {
+        let has_one = |place: &&Place| !matches!(place, Place::Waiting);
+        self.lock().values().filter(has_one).count()
+    }
+
+    /// A worker's session becomes that of a digest.
+    fn begun(&self, digest: u64) {
+        if let Some(place) = self.lock().get_mut(&digest) {
+            *place = Place::InStep;
+        }
     }
 
     /// The session of a digest, which is to be put back.
     fn take(&self, digest: u64) -> Option<Opened> {
-        self.lock().get_mut(&digest)?.take()
+        let mut digests = self.lock();
+        let place = digests.get_mut(&digest)?;
+        match std::mem::replace(place, Place::InStep) {
+            Place::Lying(opened) => Some(*opened),
+            other => {
+                *place = other;
+                None
+            }
+        }
     }
 
     /// Keeps the session until the next step; gives it back if the digest was abandoned meanwhile.
     fn put(&self, digest: u64, opened: Opened) -> Option<Opened> {
         match self.lock().entry(digest) {
             Entry::Occupied(mut entry) => {
-                entry.insert(Some(opened));
+                entry.insert(Place::Lying(Box::new(opened)));
                 None
             }
             Entry::Vacant(_) => Some(opened),
@@ -135,18 +166,23 @@ impl Digests {
 
     /// Ends a digest, with its session unless a step has it.
     fn end(&self, digest: u64) -> Option<Opened> {
-        self.lock().remove(&digest).flatten()
+        match self.lock().remove(&digest)? {
+            Place::Lying(opened) => Some(*opened),
+            Place::Waiting | Place::InStep => None,
+        }
     }
 
     /// Ends all.
     pub(crate) fn close(&self, module: &Entered<'_>) {
         let digests = std::mem::take(&mut *self.lock());
-        for opened in digests.into_values().flatten() {
-            close(opened, module);
+        for place in digests.into_values() {
+            if let Place::Lying(opened) = place {
+                close(*opened, module);
+            }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Option<Opened>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Place>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -223,7 +259,7 @@ impl Worker {
         deadline: Instant,
     ) -> Result<Vec<u8>, Failure> {
         let (made, opened) = if step.is_first {
-            self.begin_digest(token, step, deadline)?
+            self.begin_digest(token, digests, step, deadline)?
         } else {
             self.go_on_with_digest(token, digests, step, deadline)?
         };
@@ -252,6 +288,7 @@ impl Worker {
     fn begin_digest(
         &mut self,
         token: &Token,
+        digests: &Digests,
         step: &Step,
         deadline: Instant,
     ) -> Result<(Vec<u8>, Option<Opened>), Failure> {
@@ -259,10 +296,11 @@ impl Worker {
             let session = &worker.hold(token, module)?.opened.session;
             session.digest_init(&Mechanism::Sha256)?;
             let made = feed(session, step)?;
-            match step.is_last {
-                true => Ok((made, None)),
-                false => Ok((made, worker.give_away())),
+            if step.is_last {
+                return Ok((made, None));
             }
+            digests.begun(step.digest);
+            Ok((made, worker.give_away()))
         })
     }
 
@@ -315,7 +353,7 @@ impl Worker {
     ) -> Result<bool, Attempt> {
         let opened = &self.hold(token, module)?.opened;
         let method = Method::of(module, opened.slot, key, choice, HeaderBy::Token)?
-            .ok_or_else(|| lacks(&opened.session, token, cannot(key)))?;
+            .ok_or_else(|| lacks(&opened.session, unfit(token, cannot(key))))?;
         with_key(&opened.session, token, key, |session, object| {
             method.ask(session, object, &wanted.octets, &wanted.signature)
         })
@@ -329,10 +367,10 @@ impl Worker {
     ) -> Result<(), Attempt> {
         let opened = &self.hold(token, module)?.opened;
         let known =
-            KnownAnswer::new().ok_or_else(|| unfit(token, "its test is damaged".to_owned()))?;
+            KnownAnswer::new().ok_or_else(|| unable(token, "its test is damaged".to_owned()))?;
         let key = &known.key;
         let method = Method::of(module, opened.slot, key, choice, HeaderBy::Token)?
-            .ok_or_else(|| lacks(&opened.session, token, cannot(key)))?;
+            .ok_or_else(|| lacks(&opened.session, unable(token, cannot(key))))?;
         let answers = with_key(&opened.session, token, key, |session, object| {
             let ask =
                 |signature: &[u8]| method.ask(session, object, KnownAnswer::OCTETS, signature);
@@ -349,7 +387,7 @@ impl Worker {
         let opened = &self.hold(token, module)?.opened;
         if !verify::digests(module, opened.slot)? {
             let why = "the token does not compute SHA-256 (CKM_SHA256)".to_owned();
-            return Err(lacks(&opened.session, token, why));
+            return Err(lacks(&opened.session, unable(token, why)));
         }
         let session = &opened.session;
         session.digest_init(&Mechanism::Sha256)?;
@@ -384,7 +422,7 @@ fn with_key<T>(
 ) -> Result<T, Attempt> {
     let object = verify::import(session, key).map_err(|error| match error {
         Error::Pkcs11(RvError::SessionReadOnly, _) => {
-            Attempt::from(unfit(token, READ_ONLY.to_owned()))
+            Attempt::from(unable(token, READ_ONLY.to_owned()))
         }
         error => error.into(),
     })?;
@@ -400,9 +438,9 @@ fn cannot(key: &PublicKey) -> String {
 }
 
 /// What the token does not have, if it is there: the mechanisms of one that is gone are not there either.
-fn lacks(session: &Session, token: &Token, reason: String) -> Attempt {
+fn lacks(session: &Session, told: Failed) -> Attempt {
     match session.get_session_info() {
-        Ok(_) => unfit(token, reason).into(),
+        Ok(_) => told.into(),
         Err(error) => error.into(),
     }
 }
@@ -410,6 +448,13 @@ fn lacks(session: &Session, token: &Token, reason: String) -> Attempt {
 fn unfit(token: &Token, reason: String) -> Failed {
     Failed::Fault(Fault::Unfit {
         key: token.uri(),
+        reason,
+    })
+}
+
+fn unable(token: &Token, reason: String) -> Failed {
+    Failed::Fault(Fault::Unable {
+        token: token.uri(),
         reason,
     })
 }

@@ -100,6 +100,14 @@ pub enum Fault {
         /// What it does.
         what: String,
     },
+    /// The token is there, and does not do at all what it is named for.
+    #[error("token {token}: {reason}")]
+    Unable {
+        /// The token's URI.
+        token: String,
+        /// Why not.
+        reason: String,
+    },
     /// A digest that was begun cannot be ended.
     #[error("token {token}: the digest that was begun is lost: {reason}")]
     DigestLost {
@@ -155,6 +163,7 @@ impl Fault {
             Self::ManyTokens { .. }
                 | Self::ManyKeys { .. }
                 | Self::Unfit { .. }
+                | Self::Unable { .. }
                 | Self::OtherKey { .. }
         )
     }

@@ -4,8 +4,9 @@
 //! Each worker is a thread with a session of its own, since a session does one thing at a time. A token that fails beyond
 //! what `worker` mends opens the breaker: what is asked for then fails at once, and a test signature, made every two
 //! seconds at most, finds out when the token is back. The same test signature is made when nothing else was for a while:
-//! firewalls and devices close what is idle. A token that has room for fewer sessions than there are workers gets fewer
-//! workers. Calls cannot be cancelled: that none returns is reported, and what follows is for whoever can end the process.
+//! firewalls and devices close what is idle. What has no such check of each answer, a token that verifies or hashes, is
+//! tested as often whatever else it does. A token that has room for fewer sessions than there are workers gets fewer
+//! workers; where digests have the sessions, others wait for them. Calls cannot be cancelled: that none returns is reported, and what follows is for whoever can end the process.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -71,9 +72,13 @@ struct Shared {
 
 struct State {
     keys: HashMap<u32, Arc<InToken>>,
+    /// When duties were tested last, whose answers nobody checks otherwise.
+    tested: HashMap<u32, Instant>,
     /// Keys that alone cannot sign, why, and until when they are not tried.
     ailing: HashMap<u32, (Fault, Instant)>,
     queue: VecDeque<Task>,
+    /// Jobs for which there is no session before a digest ends.
+    waiting: VecDeque<Job>,
     /// Keys to be looked at. While there is mail they get every other turn: a token may have hundreds of keys.
     looks: VecDeque<Box<Look>>,
     was_look: bool,
@@ -142,8 +147,10 @@ impl Pool {
             tell: Box::new(tell),
             state: Mutex::new(State {
                 keys: HashMap::new(),
+                tested: HashMap::new(),
                 ailing: HashMap::new(),
                 queue: VecDeque::new(),
+                waiting: VecDeque::new(),
                 looks: VecDeque::new(),
                 was_look: false,
                 breaker: Breaker::Closed,
@@ -205,6 +212,7 @@ impl Pool {
     pub(crate) fn remove(&self, number: u32) {
         let mut state = self.shared.state();
         state.keys.remove(&number);
+        state.tested.remove(&number);
         state.ailing.remove(&number);
     }
 
@@ -229,8 +237,8 @@ impl Pool {
         let refusal = match &state.breaker {
             _ if state.stopping => Some(Fault::Stopped),
             Breaker::Open { fault, .. } => Some(fault.clone()),
-            Breaker::Closed if state.queue.len() >= self.shared.limits.queue => Some(Fault::Full {
-                waiting: state.queue.len(),
+            Breaker::Closed if state.asked_for() >= self.shared.limits.queue => Some(Fault::Full {
+                waiting: state.asked_for(),
             }),
             Breaker::Closed => match &job.asked {
                 Asked::Digest(step)
@@ -290,6 +298,10 @@ impl Pool {
                 state = shared.state();
             }
         }
+        // So that none waits beyond its time for an end that nobody noticed.
+        while state.readmit() {
+            shared.wake.notify_one();
+        }
         let (due, key) = match &state.breaker {
             Breaker::Open { next, .. } => (*next, None),
             Breaker::Closed => {
@@ -297,8 +309,12 @@ impl Pool {
                     .ailing
                     .iter()
                     .map(|(key, (_, until))| (*until, Some(*key)));
+                let tests = state
+                    .tested
+                    .iter()
+                    .map(|(key, at)| (*at + IDLE, Some(*key)));
                 let idle = (state.last_used + IDLE, None);
-                ailing.min().map_or(idle, |ailing| ailing.min(idle))
+                ailing.chain(tests).min().map_or(idle, |due| due.min(idle))
             }
         };
         if now >= due && state.probing.is_none() && !state.keys.is_empty() && !state.stopping {
@@ -320,6 +336,7 @@ impl Pool {
         let shared = &self.shared;
         let mut state = shared.state();
         state.stopping = true;
+        while state.readmit() {}
         shared.wake.notify_all();
         shared.parked.notify_all();
         while state.living > 0 {
@@ -334,6 +351,8 @@ impl Pool {
                 .0;
         }
         let is_empty = state.living == 0;
+        // One may have come to wait just before it was known that all ends.
+        while state.readmit() {}
         let left = mem::take(&mut state.queue);
         let looks = mem::take(&mut state.looks);
         drop(state);
@@ -352,6 +371,19 @@ impl Pool {
 }
 
 impl State {
+    /// How many jobs there are that nobody works on.
+    fn asked_for(&self) -> usize {
+        self.queue.len() + self.waiting.len()
+    }
+
+    /// Has the job that has waited longest for a session tried again, if there is one.
+    fn readmit(&mut self) -> bool {
+        let job = self.waiting.pop_front();
+        let is_one = job.is_some();
+        self.queue.extend(job.map(Task::Job));
+        is_one
+    }
+
     /// What a worker is to do now: a job or a key to be looked at, by turns where there are both.
     fn take_task(&mut self) -> Option<Task> {
         self.was_look = !self.looks.is_empty() && (self.queue.is_empty() || !self.was_look);
@@ -371,6 +403,9 @@ impl Shared {
                 Task::Job(job) => self.work_on(&mut worker, job),
                 Task::Abandon(digest) => {
                     Worker::abandon(&self.token, &self.digests, digest);
+                    if self.state().readmit() {
+                        self.wake.notify_one();
+                    }
                     true
                 }
                 Task::Probe(key) => self.probe(&mut worker, key),
@@ -418,7 +453,12 @@ impl Shared {
             Breaker::Open { fault, .. } => Some(fault.clone()),
             Breaker::Closed if Instant::now() >= job.deadline => Some(Fault::Late),
             Breaker::Closed => match state.ailing.get(&job.key) {
-                Some((fault, until)) if Instant::now() < *until => Some(fault.clone()),
+                // A duty that failed its test is not relied on before it passes one.
+                Some((fault, until))
+                    if Instant::now() < *until || !matches!(job.asked, Asked::Sign(_)) =>
+                {
+                    Some(fault.clone())
+                }
                 _ => None,
             },
         };
@@ -429,8 +469,14 @@ impl Shared {
             (None, None) => Err(Fault::NotYet),
             (None, Some(key)) => match self.attempt(worker, &key, &job) {
                 Ok(made) => {
-                    self.works(Some(job.key));
+                    // Of a duty, only its test says that it is done rightly.
+                    let is_proof = matches!(job.asked, Asked::Sign(_));
+                    self.works(is_proof.then_some(job.key));
                     Ok(made)
+                }
+                Err(failure) if failure.cause == Cause::Capacity && self.is_full_of_digests() => {
+                    self.state().waiting.push_back(job);
+                    return true;
                 }
                 Err(failure) if failure.cause == Cause::Capacity && self.leaves_to_others() => {
                     self.state().queue.push_front(Task::Job(job));
@@ -438,17 +484,17 @@ impl Shared {
                     return false;
                 }
                 // What one message brought says nothing of the next.
-                Err(failure)
-                    if failure.cause == Cause::Key && !matches!(job.asked, Asked::Sign(_)) =>
-                {
-                    Err(failure.fault)
-                }
+                Err(failure) if says_nothing(&failure, &job.asked) => Err(failure.fault),
                 Err(failure) => Err(self.fails(job.key, failure)),
             },
         };
         if let (Asked::Digest(step), Err(_)) = (&job.asked, &result) {
             // Whatever there was of it.
             Worker::abandon(&self.token, &self.digests, step.digest);
+        }
+        // There may be room now: of a digest, or of a worker who has a session.
+        if self.state().readmit() {
+            self.wake.notify_one();
         }
         (self.tell)(Report::Done(job.id, result));
         true
@@ -491,17 +537,26 @@ impl Shared {
             let deadline = Instant::now() + self.limits.hang;
             match worker.probe(&self.token, &key, PROBE, deadline) {
                 Ok(()) => self.works(Some(key.number)),
+                // It is made again at the next tick.
+                Err(failure) if failure.cause == Cause::Capacity && self.is_full_of_digests() => {
+                    self.state().probing = None;
+                    return true;
+                }
                 Err(failure) if failure.cause == Cause::Capacity && self.leaves_to_others() => {
                     has_room = false;
                 }
                 Err(failure) => {
                     // A key that cannot is no reason to give up the token.
-                    let is_of_key = failure.cause == Cause::Key;
+                    let is_of_key = failure.is_of_one();
                     self.fails(key.number, failure);
                     if is_of_key {
                         self.works(None);
                     }
                 }
+            }
+            let mut state = self.state();
+            if let Some(tested) = state.tested.get_mut(&key.number) {
+                *tested = Instant::now();
             }
         }
         self.state().probing = None;
@@ -516,6 +571,9 @@ impl Shared {
                 // Before the key counts as the token's: what it has come to is told by who has asked.
                 self.works(None);
                 let mut state = self.state();
+                if !matches!(looked.found.purpose, Purpose::Sign(_)) {
+                    state.tested.insert(look.wanted.number, Instant::now());
+                }
                 state.keys.insert(look.wanted.number, looked.found);
                 state.ailing.remove(&look.wanted.number);
                 drop(state);
@@ -564,8 +622,9 @@ impl Shared {
         let mut state = self.state();
         let now = Instant::now();
         state.last_used = now;
+        let is_of_one = failure.is_of_one();
         let fault = failure.fault;
-        if failure.cause == Cause::Key {
+        if is_of_one {
             let ails = (fault.clone(), now + LONGEST_PAUSE);
             let before = state
                 .keys
@@ -617,6 +676,11 @@ impl Shared {
         }
     }
 
+    /// Whether digests have sessions, so that there will be room when they end: nothing is wrong with the token then.
+    fn is_full_of_digests(&self) -> bool {
+        self.digests.with_session() > 0 && !self.state().stopping
+    }
+
     /// Whether there are other workers left to do what this one has no session for; if so, it counts no more.
     fn leaves_to_others(&self) -> bool {
         let mut state = self.state();
@@ -648,6 +712,13 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a failure is about what was asked alone, so that the token goes on. A key to sign with fails for all messages.
+fn says_nothing(failure: &Failure, asked: &Asked) -> bool {
+    let is_of_token =
+        matches!(asked, Asked::Sign(_)) || matches!(failure.fault, Fault::Unable { .. });
+    failure.cause == Cause::Key && !is_of_token
 }
 
 /// What is signed to see whether a token does.

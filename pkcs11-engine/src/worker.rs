@@ -88,6 +88,18 @@ pub(crate) struct Failure {
     pub(crate) cause: Cause,
 }
 
+impl Failure {
+    /// Whether it is about one key or duty of the token, and says nothing of what else the token does.
+    pub(crate) fn is_of_one(&self) -> bool {
+        self.cause == Cause::Key || self.is_lie()
+    }
+
+    /// Whether the token was found to answer wrongly where the right answer is known.
+    pub(crate) fn is_lie(&self) -> bool {
+        matches!(self.fault, Fault::WrongAnswer { .. })
+    }
+}
+
 /// What is done after the next failure.
 #[derive(Clone, Copy)]
 enum Rung {
@@ -405,6 +417,7 @@ pub(crate) fn failure(attempt: Attempt, token: &Token) -> Failure {
                 Fault::NoKey { .. }
                 | Fault::ManyKeys { .. }
                 | Fault::Unfit { .. }
+                | Fault::Unable { .. }
                 | Fault::OtherKey { .. } => Cause::Key,
                 _ => Cause::Device,
             },

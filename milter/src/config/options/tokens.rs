@@ -92,7 +92,12 @@ pub(in crate::config) static PKCS11_VERIFY: Opt<Uri> = Opt {
         "Pkcs11Verify",
         "pkcs11:URI",
         Preset::Unset("none: signatures are verified in software"),
-        "For who must have all cryptography in a certified module: the token that verifies signatures, with the signer's key          brought to it for each. It hashes the header, too; x-mechanism=rsa-pkcs in the URI has that done in software.          The URI names a token (pkcs11:token=LABEL), not a key. What strangers sign goes into the module, so it has a          process of its own, apart from the one that signs, and no PIN unless the URI has pin-source. Software is faster,          and a token that calls a wrong signature good cannot be found out by this program, but for the test that is made          with a known signature before and between. See Pkcs11Fallback.",
+        "For who must have all cryptography in a certified module: the token that verifies signatures, with the signer's \
+         key brought to it for each. It hashes the header, too; x-mechanism=rsa-pkcs in the URI has that done in \
+         software. The URI names a token (pkcs11:token=LABEL), not a key. What strangers sign goes into the module, so it \
+         has a process of its own, apart from the one that signs, and no PIN unless the URI has pin-source. Software is \
+         faster, and a token that calls a wrong signature good, or a good one wrong, is found out by a test with known \
+         signatures only, before it is relied on and every 25 seconds. See Pkcs11Fallback.",
         "pkcs11:token=hsm?module-path=/usr/lib/softhsm/libsofthsm2.so",
     ),
     parse: values::token_uri,
@@ -104,10 +109,10 @@ pub(in crate::config) static PKCS11_DIGEST: Opt<Uri> = Opt {
         "pkcs11:URI",
         Preset::Unset("none: bodies are hashed in software"),
         "For who must, likewise: the token that computes SHA-256 of bodies, of mail that is signed and of mail that is \
-         verified. The whole body goes there, and the MTA waits for that; each hash takes a session of the token while the \
-         body passes, and at most 32 do at a time. What a key in a token signs is hashed there with \
-         x-mechanism=sha256-rsa-pkcs in the key's URI. A message gets at most four hashes; where its signatures want more \
-         (l=), the others are policy.",
+         verified. The whole body goes there, and the MTA waits for that; each hash takes a session of the token while \
+         the body passes, and at most 32 do at a time; where the token has fewer, others wait for one until \
+         Pkcs11Timeout. What a key in a token signs is hashed there with x-mechanism=sha256-rsa-pkcs in the key's URI. A \
+         message gets at most four hashes; where its signatures want more (l=), the others are policy.",
         "pkcs11:token=hsm?module-path=/usr/lib/softhsm/libsofthsm2.so",
     ),
     parse: values::token_uri,
