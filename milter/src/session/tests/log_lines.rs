@@ -44,7 +44,7 @@ impl Visit for Text {
 }
 
 /// What `act` has logged.
-fn logged(act: impl FnOnce()) -> Vec<String> {
+pub(super) fn logged(act: impl FnOnce()) -> Vec<String> {
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), act);
     lines.0.lock().unwrap().drain(..).collect()

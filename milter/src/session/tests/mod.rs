@@ -39,6 +39,8 @@ struct Mta {
     session: Session,
     settings: Arc<Settings>,
     now: Duration,
+    /// How long the body takes to come.
+    body_time: Duration,
     dns: Dns,
     /// Whether keys are at hand.
     signs: bool,
@@ -102,6 +104,7 @@ impl Mta {
             session: Session::new(Arc::new(move || source.clone())),
             settings,
             now: Duration::ZERO,
+            body_time: Duration::ZERO,
             dns: Dns::Answers,
             signs: true,
             token_is_slow: false,
@@ -236,7 +239,7 @@ impl Mta {
     }
 
     fn wake(&mut self, outcome: &mut Outcome) {
-        self.now = self.wake_at.take().unwrap();
+        self.now = self.now.max(self.wake_at.take().unwrap());
         let mut actions = Actions::default();
         self.session.wake(self.now(), &mut actions);
         self.take(actions, outcome);
@@ -286,6 +289,7 @@ impl Mta {
                     self.say(Command::Body(chunk), &mut outcome);
                 }
             }
+            self.now += self.body_time;
             self.say(Command::EndOfBody(b""), &mut outcome);
         }
         outcome.delivered = deliver(

@@ -107,6 +107,85 @@ fn hashes_of_a_token_make_the_signatures_and_verdicts_of_software() {
 }
 
 #[test]
+fn key_records_and_hashes_may_come_in_any_order() {
+    for keys_first in [true, false] {
+        let mut mta = hashing(&["Mode=v", "DNSTimeout=9"]);
+        (mta.dns, mta.token_is_slow) = (Dns::Silent, true);
+        let mut outcome = mta.send(&signed(MESSAGE));
+        mta.token_is_slow = false;
+        let mut work = std::mem::take(&mut mta.pending);
+        assert!(matches!(
+            work[..],
+            [Work::LookUp { .. }, Work::Digest { .. }]
+        ));
+        if !keys_first {
+            work.reverse();
+        }
+        for (work, replies) in work.into_iter().zip(["-", "-c"]) {
+            mta.wake(&mut outcome);
+            assert!(outcome.replies.ends_with('p'), "{outcome:?}");
+            let (mut actions, mut after) = (Actions::default(), Outcome::default());
+            mta.work(work, &mut actions);
+            mta.take(actions, &mut after);
+            assert_eq!(after.replies, replies, "keys first: {keys_first}");
+            outcome = after;
+        }
+        assert_eq!(our_results(&outcome), ["pass"]);
+    }
+}
+
+#[test]
+fn key_records_are_awaited_no_longer_because_the_body_is_slow() {
+    for options in [
+        &["DNSTimeout=9"][..],
+        &["DNSTimeout=9", HASHING[0], HASHING[1]],
+    ] {
+        let mut mta = Mta::new(options);
+        mta.dns = Dns::Silent;
+        mta.body_time = Duration::from_secs(10);
+        let mut outcome = mta.send(&signed(MESSAGE));
+        // No more than a timer that rings at once.
+        if mta.session.is_busy() {
+            mta.wake(&mut outcome);
+        }
+        assert_eq!(mta.now, mta.body_time);
+        assert_eq!(outcome.code, "451 4.7.5 DKIM key retrieval failed");
+        assert!(!outcome.replies.contains('p'), "{outcome:?}");
+        assert!(!mta.session.is_busy());
+    }
+}
+
+#[test]
+fn a_body_that_software_hashes_for_a_token_is_told_and_has_a_verdict() {
+    let mut mta = hashing(&["Mode=v", "Pkcs11Fallback=software", "LogWhy=yes"]);
+    let message = signed(MESSAGE);
+    mta.token_is_slow = true;
+    mta.send(&message);
+    mta.token_is_slow = false;
+    let Some(Work::Digest { message, place, .. }) = mta.pending.pop() else {
+        panic!("nothing is to be hashed");
+    };
+    let mut after = Outcome::default();
+    let lines = log_lines::logged(|| {
+        let mut actions = Actions::default();
+        let away = Err("the token is away".to_owned());
+        mta.session
+            .digested(message, place, away, mta.now(), &mut actions);
+        mta.take(actions, &mut after);
+    });
+    assert_eq!(our_results(&after), ["pass"]);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(
+        lines[0],
+        "INFO: 4Fabc: note: body hashed in software (Pkcs11Fallback): the token is away"
+    );
+    assert!(
+        lines[1].starts_with("INFO: 4Fabc: verified: dkim=pass"),
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn the_mta_is_not_heard_while_a_token_has_its_chunk_and_told_of_progress_at_the_end_only() {
     let signed = Mta::new(&["Mode=s", "InternalHosts=198.51.100.7"])
         .send(&large())
