@@ -7,27 +7,20 @@ use super::digests::Digests;
 use super::outcome::{Course, Outcome};
 use super::report;
 use super::signing::{Signing, Wanted};
-use super::step::{Step, Told, temp_fail};
+use super::step::{Step, Told, progress_by, temp_fail};
+use super::verifying::{Next, Verified, Verifying};
 use super::{Now, Surroundings, Work};
-use crate::config::Fallback;
 use crate::policy::{Answer, Decision, Facts, Occasion, answer_on, decide, judge};
 use crate::protocol::negotiation::action;
 use crate::protocol::reply_code::ReplyCode;
 use crate::settings::Settings;
-use dkim_core::body_digest::NoBodyHash;
 use dkim_core::engine::SigningError;
 use dkim_core::key_record::KeyAnswer;
 use dkim_core::message::HeaderFields;
 use dkim_core::signature::FIELD_NAME;
-use dkim_core::verifier::{Check, CheckOutcome, Verdict, Verifier};
+use dkim_core::verifier::{Check, CheckOutcome, Verdict};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// An MTA that waits is told at least so often that there is more to come; Sendmail gives up after 10 s.
-const PROGRESS_EVERY: Duration = Duration::from_secs(4);
-
-/// How long a token may take to hash the last of a body, or to check a message's signatures, whatever its own time-out is.
-const TOKEN_TIME: Duration = Duration::from_secs(20);
 
 /// One message.
 pub(super) struct Message {
@@ -69,32 +62,6 @@ enum Weight {
     Warning,
 }
 
-struct Verifying {
-    verifier: Verifier,
-    /// The hashes that a token makes, if one does.
-    digests: Option<Digests>,
-    /// Why the message was not signed, if it might have been.
-    unsigned: Option<String>,
-    unanswered: usize,
-    /// Until when key records may come.
-    deadline: Duration,
-    /// Until when a token may take, once it is waited for at the end.
-    token_deadline: Duration,
-    wait: Wait,
-}
-
-#[derive(PartialEq, Eq)]
-enum Wait {
-    /// For the end of the body.
-    Body,
-    /// For the token that hashes the body.
-    Hashes,
-    /// For key records.
-    Keys,
-    /// For so many checks.
-    Checks(usize),
-}
-
 impl Message {
     pub(super) fn new(
         id: u64,
@@ -125,19 +92,12 @@ impl Message {
 
     /// Whether the end has come and answers have not.
     pub(super) fn is_waiting(&self) -> bool {
-        match &self.phase {
-            Phase::Signing(signing) => {
-                signing.deadline().is_some()
-                    || signing
-                        .digests()
-                        .is_some_and(|digests| digests.is_waiting())
-            }
-            Phase::Verifying(verifying) => {
-                verifying.wait != Wait::Body
-                    || verifying.digests.as_ref().is_some_and(Digests::is_waiting)
-            }
-            Phase::Header | Phase::Alone { .. } | Phase::Over => false,
-        }
+        let digests = match &self.phase {
+            Phase::Signing(signing) => signing.digests(),
+            Phase::Verifying(verifying) => verifying.digests(),
+            Phase::Header | Phase::Alone { .. } | Phase::Over => None,
+        };
+        self.deadline().is_some() || digests.is_some_and(Digests::is_waiting)
     }
 
     /// Whether the MTA has its answer.
@@ -149,7 +109,7 @@ impl Message {
     pub(super) fn wants_body(&self) -> bool {
         match &self.phase {
             Phase::Signing(_) => true,
-            Phase::Verifying(verifying) => verifying.verifier.wants_body(),
+            Phase::Verifying(verifying) => verifying.wants_body(),
             Phase::Header | Phase::Alone { .. } | Phase::Over => false,
         }
     }
@@ -239,27 +199,16 @@ impl Message {
     pub(super) fn body(&mut self, chunk: &[u8]) {
         match &mut self.phase {
             Phase::Signing(signing) => signing.body(chunk),
-            Phase::Verifying(verifying) => {
-                if let Some(digests) = &mut verifying.digests {
-                    digests.body(chunk);
-                    if self.settings.duties.fallback() == Fallback::None {
-                        return;
-                    }
-                }
-                verifying.verifier.body(chunk);
-            }
+            Phase::Verifying(verifying) => verifying.body(chunk),
             Phase::Header | Phase::Alone { .. } | Phase::Over => (),
         }
     }
 
     /// What a token is to do with the body that has come.
     pub(super) fn body_work(&mut self) -> Vec<Work> {
-        let digests = match &mut self.phase {
-            Phase::Signing(signing) => signing.digests_mut(),
-            Phase::Verifying(verifying) => verifying.digests.as_mut(),
-            Phase::Header | Phase::Alone { .. } | Phase::Over => None,
-        };
-        digests.map_or_else(Vec::new, |digests| digests.steps(self.id))
+        let message = self.id;
+        self.digests_mut()
+            .map_or_else(Vec::new, |digests| digests.steps(message))
     }
 
     /// Takes what came of a step of a hash.
@@ -270,12 +219,7 @@ impl Message {
         around: Surroundings<'_>,
         now: Now,
     ) -> Step {
-        let digests = match &mut self.phase {
-            Phase::Signing(signing) => signing.digests_mut(),
-            Phase::Verifying(verifying) => verifying.digests.as_mut(),
-            Phase::Header | Phase::Alone { .. } | Phase::Over => None,
-        };
-        let Some(digests) = digests else {
+        let Some(digests) = self.digests_mut() else {
             return Step::default();
         };
         digests.digested(place, result);
@@ -290,11 +234,7 @@ impl Message {
         match &mut self.phase {
             Phase::Signing(signing) if signing.is_hashing() => {
                 match signing.end_body(self.id, &self.header, now) {
-                    Ok(work) => Step {
-                        work,
-                        wake_at: Some(now.monotonic + PROGRESS_EVERY),
-                        ..Step::default()
-                    },
+                    Ok(work) => Step::wait(work, self.wake_at(now)),
                     Err(why) => {
                         let on_away = self.settings.config.signing.tokens.on_away;
                         let why = format!("cannot sign: body cannot be hashed now: {why}");
@@ -302,16 +242,9 @@ impl Message {
                     }
                 }
             }
-            Phase::Verifying(verifying) if verifying.wait == Wait::Hashes => {
-                let wants_keys = verifying.unanswered > 0 && verifying.verifier.wants_body();
-                if wants_keys && now.monotonic < verifying.deadline {
-                    verifying.wait = Wait::Keys;
-                    return Step {
-                        wake_at: Some(verifying.deadline.min(now.monotonic + PROGRESS_EVERY)),
-                        ..Step::default()
-                    };
-                }
-                self.check(around, now)
+            Phase::Verifying(verifying) => {
+                let next = verifying.hashed(&self.header, now);
+                self.go_on(next, around)
             }
             _ => Step::default(),
         }
@@ -336,40 +269,12 @@ impl Message {
                         .end_body(self.id, &self.header, now)
                         .unwrap_or_default(),
                 };
-                Step {
-                    work,
-                    wake_at: Some(now.monotonic + PROGRESS_EVERY),
-                    ..Step::default()
-                }
+                Step::wait(work, self.wake_at(now))
             }
-            Phase::Verifying(verifying)
-                if verifying.digests.is_some() && verifying.verifier.wants_body() =>
-            {
-                verifying.wait = Wait::Hashes;
-                verifying.token_deadline = now.monotonic + TOKEN_TIME;
-                let work = match &mut verifying.digests {
-                    Some(digests) => digests.end(self.id),
-                    None => Vec::new(),
-                };
-                if work.is_empty() {
-                    return self.hashed(around, now);
-                }
-                Step {
-                    work,
-                    wake_at: Some(now.monotonic + PROGRESS_EVERY),
-                    ..Step::default()
-                }
+            Phase::Verifying(verifying) => {
+                let next = verifying.end_body(&self.header, now);
+                self.go_on(next, around)
             }
-            Phase::Verifying(verifying)
-                if verifying.unanswered > 0 && verifying.verifier.wants_body() =>
-            {
-                verifying.wait = Wait::Keys;
-                Step {
-                    wake_at: Some(verifying.deadline.min(now.monotonic + PROGRESS_EVERY)),
-                    ..Step::default()
-                }
-            }
-            Phase::Verifying(_) => self.check(around, now),
             Phase::Alone {
                 reason,
                 weight,
@@ -393,17 +298,8 @@ impl Message {
         let Phase::Verifying(verifying) = &mut self.phase else {
             return Step::default();
         };
-        if matches!(verifying.wait, Wait::Checks(_)) || now.monotonic > verifying.deadline {
-            return Step::default();
-        }
-        verifying.verifier.answer(index, answer);
-        verifying.unanswered = verifying.unanswered.saturating_sub(1);
-        let is_complete = verifying.unanswered == 0 || !verifying.verifier.wants_body();
-        if is_complete && verifying.wait == Wait::Keys {
-            self.check(around, now)
-        } else {
-            Step::default()
-        }
+        let next = verifying.key_answer(index, answer, &self.header, now);
+        self.go_on(next, around)
     }
 
     pub(super) fn signed(
@@ -433,14 +329,8 @@ impl Message {
     ) -> Step {
         match &mut self.phase {
             Phase::Verifying(verifying) => {
-                let Wait::Checks(left) = &mut verifying.wait else {
-                    return Step::default();
-                };
-                verifying.verifier.checked(check, outcome);
-                *left = left.saturating_sub(1);
-                if *left == 0 {
-                    return self.finish_verifying(around);
-                }
+                let next = verifying.checked(check, outcome);
+                return self.go_on(next, around);
             }
             Phase::Signing(signing) => {
                 signing.checked(check, outcome);
@@ -454,39 +344,48 @@ impl Message {
     }
 
     pub(super) fn wake(&mut self, around: Surroundings<'_>, now: Now) -> Step {
-        let deadline = match &self.phase {
-            Phase::Verifying(verifying) => match verifying.wait {
-                Wait::Body => None,
-                Wait::Keys => Some(verifying.deadline),
-                Wait::Hashes | Wait::Checks(_) => Some(verifying.token_deadline),
-            },
-            Phase::Signing(signing) => signing.deadline(),
-            _ => None,
-        };
-        let Some(deadline) = deadline else {
+        let Some(deadline) = self.deadline() else {
             return Step::default();
         };
         if now.monotonic >= deadline {
-            return match &self.phase {
+            return match &mut self.phase {
                 Phase::Signing(signing) if signing.is_hashing() => self.hashed(around, now),
-                Phase::Verifying(verifying) if verifying.wait == Wait::Hashes => {
-                    self.hashed(around, now)
-                }
                 Phase::Signing(_) => self.finish_signing(around),
-                Phase::Verifying(verifying) if matches!(verifying.wait, Wait::Checks(_)) => {
-                    self.finish_verifying(around)
+                Phase::Verifying(verifying) => {
+                    let next = verifying.give_up(&self.header, now);
+                    self.go_on(next, around)
                 }
-                _ => self.check(around, now),
+                Phase::Header | Phase::Alone { .. } | Phase::Over => Step::default(),
             };
         }
-        let mut step = Step {
-            wake_at: Some(deadline.min(now.monotonic + PROGRESS_EVERY)),
-            ..Step::default()
-        };
+        let mut step = Step::wait(Vec::new(), self.wake_at(now));
         if around.negotiated.progress {
             step.answers.push(Told::Progress);
         }
         step
+    }
+
+    /// The hashes that a token makes of the body.
+    fn digests_mut(&mut self) -> Option<&mut Digests> {
+        match &mut self.phase {
+            Phase::Signing(signing) => signing.digests_mut(),
+            Phase::Verifying(verifying) => verifying.digests_mut(),
+            Phase::Header | Phase::Alone { .. } | Phase::Over => None,
+        }
+    }
+
+    /// Until when what is awaited at the end may come.
+    fn deadline(&self) -> Option<Duration> {
+        match &self.phase {
+            Phase::Signing(signing) => signing.deadline(),
+            Phase::Verifying(verifying) => verifying.deadline(),
+            Phase::Header | Phase::Alone { .. } | Phase::Over => None,
+        }
+    }
+
+    /// When the MTA that waits is to be told so next.
+    fn wake_at(&self, now: Now) -> Option<Duration> {
+        Some(progress_by(self.deadline()?, now))
     }
 
     fn start_signing(&mut self, wanted: Wanted, around: Surroundings<'_>, now: Now) -> Step {
@@ -506,34 +405,28 @@ impl Message {
     }
 
     fn start_verifying(&mut self, unsigned: Option<String>, now: Now) -> Step {
-        let config = &self.settings.config;
-        let verifier = Verifier::new(&self.header, &self.settings.verifier, Some(now.unix));
-        let names = verifier.to_look_up().iter().enumerate();
-        let work = names.map(|(index, name)| Work::LookUp {
-            message: self.id,
-            index,
-            name: name.clone(),
-            timeout: config.dns.timeout,
-        });
-        let work: Vec<Work> = work.collect();
-        let wants_hashes = self.settings.duties.digests() && verifier.wants_body();
-        let digests = wants_hashes.then(|| {
-            let timeout = config.signing.tokens.timeout;
-            Digests::new(&verifier.to_digest(), timeout)
-        });
-        self.phase = Phase::Verifying(Box::new(Verifying {
-            digests,
-            token_deadline: Duration::MAX,
-            unanswered: work.len(),
-            verifier,
-            unsigned,
-            deadline: now.monotonic + config.dns.timeout,
-            wait: Wait::Body,
-        }));
+        let (verifying, work) =
+            Verifying::start(self.id, &self.header, unsigned, &self.settings, now);
+        self.phase = Phase::Verifying(Box::new(verifying));
         Step {
             answers: vec![Told::Continue],
             work,
             ..Step::default()
+        }
+    }
+
+    /// Goes on with verifying.
+    fn go_on(&mut self, next: Next, around: Surroundings<'_>) -> Step {
+        if let Phase::Verifying(verifying) = &mut self.phase
+            && let Some(note) = verifying.take_note()
+        {
+            self.note(&note, around);
+        }
+        match next {
+            Next::Nothing => Step::default(),
+            Next::Wait { work, wake_at } => Step::wait(work, Some(wake_at)),
+            Next::Check { work, wake_at } => Step::wait(work, wake_at),
+            Next::Verdicts => self.finish_verifying(around),
         }
     }
 
@@ -559,54 +452,6 @@ impl Message {
             course,
         };
         Step::tell(Told::Continue)
-    }
-
-    /// The keys are there, or their time is over: hands out the checks.
-    fn check(&mut self, around: Surroundings<'_>, now: Now) -> Step {
-        let Phase::Verifying(verifying) = &mut self.phase else {
-            return Step::default();
-        };
-        let hashes = verifying.digests.as_ref().map(Digests::hashes);
-        let is_software = self.settings.duties.fallback() == Fallback::Software;
-        let failed = hashes
-            .iter()
-            .flatten()
-            .find_map(|hash| hash.as_ref().err().cloned());
-        let mut note = None;
-        let checks = match (hashes, failed) {
-            (Some(_), Some(NoBodyHash::Unavailable(why) | NoBodyHash::Refused(why)))
-                if is_software =>
-            {
-                note = Some(format!("body hashed in software (Pkcs11Fallback): {why}"));
-                verifying.verifier.to_check(&self.header)
-            }
-            (Some(hashes), _) => verifying.verifier.to_check_with(&self.header, &hashes),
-            (None, _) => verifying.verifier.to_check(&self.header),
-        };
-        if let Some(note) = note {
-            self.note(&note, around);
-        }
-        let Phase::Verifying(verifying) = &mut self.phase else {
-            return Step::default();
-        };
-        if checks.is_empty() {
-            return self.finish_verifying(around);
-        }
-        verifying.wait = Wait::Checks(checks.len());
-        // Software answers at once; who waits for a token is told so.
-        let takes_time = self.settings.duties.verifies();
-        if takes_time {
-            verifying.token_deadline = now.monotonic + TOKEN_TIME;
-        }
-        let message = self.id;
-        Step {
-            work: checks
-                .into_iter()
-                .map(|check| Work::Check { message, check })
-                .collect(),
-            wake_at: takes_time.then(|| now.monotonic + PROGRESS_EVERY),
-            ..Step::default()
-        }
     }
 
     fn finish_signing(&mut self, around: Surroundings<'_>) -> Step {
@@ -650,7 +495,7 @@ impl Message {
         let Phase::Verifying(verifying) = std::mem::replace(&mut self.phase, Phase::Over) else {
             return Step::default();
         };
-        let verdicts = verifying.verifier.verdicts(&self.header);
+        let Verified { verdicts, unsigned } = verifying.finish(&self.header);
         let settings = self.settings.clone();
         let occasion = judge(&verdicts, settings.config.signing.tokens.on_away);
         let answer = match occasion {
@@ -675,7 +520,7 @@ impl Message {
         let line = report::verified_line(
             &verdicts,
             author_fault.as_deref(),
-            verifying.unsigned.as_deref(),
+            unsigned.as_deref(),
             occasion,
             &answer,
         );

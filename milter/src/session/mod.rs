@@ -2,7 +2,8 @@
 //!
 //! The server gives it each command and each answer to work it handed out, always with the time, and carries out what
 //! it gets back: octets to write, work to do, a time to wake up at. Nothing here knows sockets, the DNS or threads.
-//! `message` walks one message from its header to the answer at its end; `report` words results and log lines.
+//! `message` walks one message from its header to the answer at its end, `signing` and `verifying` are its two ways there;
+//! `report` words results and log lines.
 
 mod digests;
 mod earlier;
@@ -14,6 +15,7 @@ mod signing;
 mod step;
 #[cfg(test)]
 mod tests;
+mod verifying;
 
 pub use outcome::{Course, Ending, Outcome};
 

@@ -1,10 +1,18 @@
 //! What a message wants of the server: replies with what they say, work, a time to be woken at.
 
-use super::Work;
 use super::outcome::Outcome;
+use super::{Now, Work};
 use crate::protocol::reply::Reply;
 use crate::protocol::reply_code::ReplyCode;
 use std::time::Duration;
+
+/// An MTA that waits is told at least so often that there is more to come; Sendmail gives up after 10 s.
+const PROGRESS_EVERY: Duration = Duration::from_secs(4);
+
+/// When who waits until `deadline` is to be woken next.
+pub(super) fn progress_by(deadline: Duration, now: Now) -> Duration {
+    deadline.min(now.monotonic + PROGRESS_EVERY)
+}
 
 /// What a message wants of the server.
 #[derive(Debug, Default)]
@@ -20,6 +28,15 @@ impl Step {
     pub(super) fn tell(told: Told) -> Self {
         Self {
             answers: vec![told],
+            ..Self::default()
+        }
+    }
+
+    /// To have this work done, if any, and to be woken while it is awaited.
+    pub(super) fn wait(work: Vec<Work>, wake_at: Option<Duration>) -> Self {
+        Self {
+            work,
+            wake_at,
             ..Self::default()
         }
     }
