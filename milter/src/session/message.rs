@@ -3,22 +3,21 @@
 //! At the end of the header policy decides once; then the body goes into the hashes it is wanted for, and at its end
 //! the message waits for keys, checks or signatures, within one deadline. Whatever fails, there is an answer.
 
+use super::conclusion::{Conclusion, Weight};
 use super::digests::Digests;
-use super::outcome::{Course, Outcome};
+use super::outcome::Course;
 use super::report;
 use super::signing::{Signing, Wanted};
-use super::step::{Step, Told, progress_by, temp_fail};
-use super::verifying::{Next, Verified, Verifying};
+use super::step::{Step, Told, progress_by};
+use super::verifying::{Next, Verifying};
 use super::{Now, Surroundings, Work};
-use crate::policy::{Answer, Decision, Facts, Occasion, answer_on, decide, judge};
+use crate::policy::{Answer, Decision, Facts, Occasion, answer_on, decide};
 use crate::protocol::negotiation::action;
-use crate::protocol::reply_code::ReplyCode;
 use crate::settings::Settings;
 use dkim_core::engine::SigningError;
 use dkim_core::key_record::KeyAnswer;
 use dkim_core::message::HeaderFields;
-use dkim_core::signature::FIELD_NAME;
-use dkim_core::verifier::{Check, CheckOutcome, Verdict};
+use dkim_core::verifier::{Check, CheckOutcome};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,17 +48,6 @@ enum Phase {
         course: Course,
     },
     Over,
-}
-
-/// What the line about a message weighs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Weight {
-    /// It was accepted, which `SyslogSuccess` may keep out of the log.
-    Success,
-    /// It was not accepted as it is.
-    Refusal,
-    /// Somebody here should look into it.
-    Warning,
 }
 
 impl Message {
@@ -238,7 +226,7 @@ impl Message {
                     Err(why) => {
                         let on_away = self.settings.config.signing.tokens.on_away;
                         let why = format!("cannot sign: body cannot be hashed now: {why}");
-                        self.refuse(Occasion::TokenAway(on_away), &why, &[], around)
+                        self.refuse(Occasion::TokenAway(on_away), &why, around)
                     }
                 }
             }
@@ -252,13 +240,12 @@ impl Message {
 
     pub(super) fn end_of_body(&mut self, around: Surroundings<'_>, now: Now) -> Step {
         if let Some((occasion, why)) = self.spoiled.take() {
-            return self.refuse(occasion, &why, &[], around);
+            return self.refuse(occasion, &why, around);
         }
         match &mut self.phase {
             Phase::Header => self.refuse(
                 Occasion::InternalError,
                 "message without an end of header",
-                &[],
                 around,
             ),
             Phase::Signing(signing) => {
@@ -280,9 +267,8 @@ impl Message {
                 weight,
                 course,
             } => {
-                let (line, weight) = (format!("left alone: {reason}"), *weight);
-                let outcome = Outcome::new(*course, &Answer::Accept);
-                self.finish(Answer::Accept, outcome, Vec::new(), &line, weight, around)
+                let conclusion = Conclusion::alone(reason, *weight, *course);
+                self.finish(conclusion, around)
             }
             Phase::Over => Step::tell(Told::Continue),
         }
@@ -438,11 +424,11 @@ impl Message {
         around: Surroundings<'_>,
     ) -> Step {
         if self.forged.is_empty() {
-            let line = format!("left alone: {reason}");
-            self.log(&line, weight, around);
+            let conclusion = Conclusion::alone(&reason, weight, course);
+            conclusion.log(&self.settings, around.macros);
             self.phase = Phase::Over;
             return Step {
-                outcome: Some(Outcome::new(course, &Answer::Accept)),
+                outcome: Some(conclusion.outcome),
                 ..Step::tell(Told::Accept)
             };
         }
@@ -460,9 +446,8 @@ impl Message {
         };
         let signed = match signing.finish(&self.header) {
             Ok(signed) => signed,
-            Err((occasion, why)) => return self.refuse(occasion, &why, &[], around),
+            Err((occasion, why)) => return self.refuse(occasion, &why, around),
         };
-        let line = report::signed_line(&signed, &self.sender, around.client);
         for note in &signed.notes {
             self.note(note, around);
         }
@@ -472,64 +457,17 @@ impl Message {
                 around,
             );
         }
-        let weight = if signed.broken.is_some() || !signed.missing.is_empty() {
-            Weight::Warning
-        } else {
-            Weight::Success
-        };
-        // The last goes in first: each goes on top of those before it.
-        let values = signed.values.into_iter().rev();
-        let inserted = values
-            .map(|value| (FIELD_NAME, value.into_bytes()))
-            .collect();
-        let course = if signed.made.is_empty() && signed.skipped.is_empty() {
-            Course::Failed
-        } else {
-            Course::Signed
-        };
-        let outcome = Outcome::new(course, &Answer::Accept);
-        self.finish(Answer::Accept, outcome, inserted, &line, weight, around)
+        let conclusion = signed.conclude(&self.sender, around.client);
+        self.finish(conclusion, around)
     }
 
     fn finish_verifying(&mut self, around: Surroundings<'_>) -> Step {
         let Phase::Verifying(verifying) = std::mem::replace(&mut self.phase, Phase::Over) else {
             return Step::default();
         };
-        let Verified { verdicts, unsigned } = verifying.finish(&self.header);
-        let settings = self.settings.clone();
-        let occasion = judge(&verdicts, settings.config.signing.tokens.on_away);
-        let answer = match occasion {
-            None => Answer::Accept,
-            Some(occasion) => answer_on(
-                &settings.config.actions,
-                occasion,
-                &verdicts,
-                &report::first_reason(&verdicts),
-            ),
-        };
-        let mut inserted = Vec::new();
-        let author_fault = report::author_fault(&self.header);
-        if !verdicts.is_empty()
-            || settings.config.verifying.always_add_results
-            || author_fault.is_some()
-        {
-            let value =
-                report::results_value(&self.authserv_id, &verdicts, author_fault.as_deref());
-            inserted.push((report::RESULTS_NAME, value));
-        }
-        let line = report::verified_line(
-            &verdicts,
-            author_fault.as_deref(),
-            unsigned.as_deref(),
-            occasion,
-            &answer,
-        );
-        let weight = match answer {
-            Answer::Accept => Weight::Success,
-            _ => Weight::Refusal,
-        };
-        let outcome = Outcome::verified(&verdicts, &answer);
-        self.finish(answer, outcome, inserted, &line, weight, around)
+        let verified = verifying.finish(&self.header);
+        let conclusion = verified.conclude(&self.header, &self.authserv_id, &self.settings);
+        self.finish(conclusion, around)
     }
 
     /// An occasion at the end of the header: refuses at once, or leaves the message alone if that is what is configured.
@@ -549,91 +487,21 @@ impl Message {
                 Step::tell(Told::Continue)
             }
             Answer::Discard | Answer::Reject(..) | Answer::TempFail(..) => {
-                self.refuse(occasion, why, &[], around)
+                self.refuse(occasion, why, around)
             }
         }
     }
 
     /// An occasion that ends the message.
-    fn refuse(
-        &mut self,
-        occasion: Occasion,
-        why: &str,
-        verdicts: &[Verdict],
-        around: Surroundings<'_>,
-    ) -> Step {
-        let answer = answer_on(&self.settings.config.actions, occasion, verdicts, why);
-        let line = format!(
-            "{}: {why} ({})",
-            report::outcome(&answer),
-            occasion.option()
-        );
-        // Going on as if nothing were wrong is what is configured, not what is well.
-        let weight = match answer {
-            Answer::Accept => Weight::Warning,
-            _ => Weight::Refusal,
-        };
-        let outcome = Outcome::new(Course::Failed, &answer);
-        self.finish(answer, outcome, Vec::new(), &line, weight, around)
+    fn refuse(&mut self, occasion: Occasion, why: &str, around: Surroundings<'_>) -> Step {
+        let conclusion = Conclusion::on(occasion, why, &self.settings);
+        self.finish(conclusion, around)
     }
 
-    fn finish(
-        &mut self,
-        answer: Answer,
-        outcome: Outcome,
-        inserted: Vec<(&'static str, Vec<u8>)>,
-        line: &str,
-        weight: Weight,
-        around: Surroundings<'_>,
-    ) -> Step {
+    fn finish(&mut self, conclusion: Conclusion, around: Surroundings<'_>) -> Step {
         self.phase = Phase::Over;
-        self.log(line, weight, around);
-        let mut answers = Vec::new();
-        if matches!(answer, Answer::Accept | Answer::Quarantine(_)) {
-            // From the bottom up: Postfix numbers anew after each deletion, Sendmail does not.
-            let forged = self.forged.iter().rev();
-            answers.extend(forged.map(|&index| Told::Delete {
-                index,
-                name: report::RESULTS_NAME,
-            }));
-            if around.negotiated.may(action::ADDHDRS) {
-                let fields = inserted.into_iter();
-                answers.extend(fields.map(|(name, value)| Told::Insert { name, value }));
-            }
-        }
-        let last = match answer {
-            Answer::Accept => Told::Continue,
-            Answer::Discard => Told::Discard,
-            Answer::Quarantine(reason) if around.negotiated.may(action::QUARANTINE) => {
-                answers.push(Told::Quarantine(reason));
-                Told::Continue
-            }
-            Answer::Quarantine(_) => temp_fail("4.7.0", "message would have been quarantined"),
-            Answer::Reject(enhanced, text) => {
-                ReplyCode::new(550, enhanced, text).map_or(Told::Reject, Told::Code)
-            }
-            Answer::TempFail(enhanced, text) => temp_fail(enhanced, text),
-        };
-        answers.push(last);
-        Step {
-            answers,
-            outcome: Some(outcome),
-            ..Step::default()
-        }
-    }
-
-    /// The one line about a message.
-    fn log(&self, line: &str, weight: Weight, around: Surroundings<'_>) {
-        let id = report::queue_id(around.macros);
-        match weight {
-            Weight::Success if !self.settings.config.logging.successes => {
-                tracing::debug!(target: "message", "{id}: {line}");
-            }
-            Weight::Success | Weight::Refusal => {
-                tracing::info!(target: "message", "{id}: {line}");
-            }
-            Weight::Warning => tracing::warn!(target: "message", "{id}: {line}"),
-        }
+        conclusion.log(&self.settings, around.macros);
+        conclusion.into_step(&self.forged, around.negotiated)
     }
 
     /// Something else worth knowing of a message.

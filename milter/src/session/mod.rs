@@ -3,8 +3,9 @@
 //! The server gives it each command and each answer to work it handed out, always with the time, and carries out what
 //! it gets back: octets to write, work to do, a time to wake up at. Nothing here knows sockets, the DNS or threads.
 //! `message` walks one message from its header to the answer at its end, `signing` and `verifying` are its two ways there;
-//! `report` words results and log lines.
+//! `conclusion` is what it ends with, and `report` words results and log lines.
 
+mod conclusion;
 mod digests;
 mod earlier;
 mod message;

@@ -2,17 +2,20 @@
 //!
 //! Signatures of ours that the message already has are verified meanwhile, if `SkipAlreadySigned` says so.
 
+use super::conclusion::{Conclusion, Weight};
 use super::digests::Digests;
 use super::earlier::EarlierSignatures;
 use super::notes::BodyNotes;
+use super::outcome::{Course, Outcome};
 use super::report;
-use super::{Now, Work};
+use super::{Client, Now, Work};
 use crate::config::Fallback;
-use crate::policy::{Occasion, Order, Trust};
+use crate::policy::{Answer, Occasion, Order, Trust};
 use crate::settings::Settings;
 use dkim_core::body_digest::{BodyHash, NoBodyHash};
 use dkim_core::engine::SigningError;
 use dkim_core::message::HeaderFields;
+use dkim_core::signature::FIELD_NAME;
 use dkim_core::signer::{SignRequest, Signer, SignerError};
 use dkim_core::verifier::{Check, CheckOutcome};
 use pkcs11_engine::uri::OnAway;
@@ -369,6 +372,34 @@ impl Signing {
         match refusal {
             Some(refusal) if signed.made.is_empty() && signed.skipped.is_empty() => Err(refusal),
             _ => Ok(signed),
+        }
+    }
+}
+
+impl Signed {
+    /// How the message ends.
+    pub(super) fn conclude(self, sender: &[u8], client: &Client) -> Conclusion {
+        let line = report::signed_line(&self, sender, client);
+        let weight = if self.broken.is_some() || !self.missing.is_empty() {
+            Weight::Warning
+        } else {
+            Weight::Success
+        };
+        let course = if self.made.is_empty() && self.skipped.is_empty() {
+            Course::Failed
+        } else {
+            Course::Signed
+        };
+        // The last goes in first: each goes on top of those before it.
+        let values = self.values.into_iter().rev();
+        Conclusion {
+            answer: Answer::Accept,
+            outcome: Outcome::new(course, &Answer::Accept),
+            inserted: values
+                .map(|value| (FIELD_NAME, value.into_bytes()))
+                .collect(),
+            line,
+            weight,
         }
     }
 }

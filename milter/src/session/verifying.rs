@@ -1,12 +1,16 @@
 //! A message that is verified: key records are looked for while the body passes, then every signature is checked, then
 //! there are verdicts.
 //!
-//! Each event is answered with what is to be done next; what the MTA is told in the end is not known here.
+//! Each event is answered with what is to be done next. What the MTA is told in the end follows from the verdicts.
 
+use super::conclusion::{Conclusion, Weight};
 use super::digests::Digests;
+use super::outcome::Outcome;
+use super::report;
 use super::step::progress_by;
 use super::{Now, Work};
 use crate::config::Fallback;
+use crate::policy::{Answer, answer_on, judge};
 use crate::settings::Settings;
 use dkim_core::body_digest::{BodyHash, NoBodyHash};
 use dkim_core::key_record::KeyAnswer;
@@ -72,9 +76,9 @@ pub(super) enum Next {
 /// What became of the signatures.
 pub(super) struct Verified {
     /// The verdicts, the topmost signature's first.
-    pub(super) verdicts: Vec<Verdict>,
+    verdicts: Vec<Verdict>,
     /// Why the message was not signed, if it might have been.
-    pub(super) unsigned: Option<String>,
+    unsigned: Option<String>,
 }
 
 impl Verifying {
@@ -281,6 +285,45 @@ impl Verifying {
                 None
             }
             _ => Some(hashes),
+        }
+    }
+}
+
+impl Verified {
+    /// How the message ends, whose results are those of `authserv_id`.
+    pub(super) fn conclude(
+        self,
+        header: &HeaderFields,
+        authserv_id: &str,
+        settings: &Settings,
+    ) -> Conclusion {
+        let Self { verdicts, unsigned } = self;
+        let config = &settings.config;
+        let occasion = judge(&verdicts, config.signing.tokens.on_away);
+        let answer = match occasion {
+            None => Answer::Accept,
+            Some(occasion) => {
+                let why = report::first_reason(&verdicts);
+                answer_on(&config.actions, occasion, &verdicts, &why)
+            }
+        };
+        let mut inserted = Vec::new();
+        let author_fault = report::author_fault(header);
+        let author_fault = author_fault.as_deref();
+        if !verdicts.is_empty() || config.verifying.always_add_results || author_fault.is_some() {
+            let value = report::results_value(authserv_id, &verdicts, author_fault);
+            inserted.push((report::RESULTS_NAME, value));
+        }
+        let unsigned = unsigned.as_deref();
+        Conclusion {
+            outcome: Outcome::verified(&verdicts, &answer),
+            inserted,
+            line: report::verified_line(&verdicts, author_fault, unsigned, occasion, &answer),
+            weight: match answer {
+                Answer::Accept => Weight::Success,
+                _ => Weight::Refusal,
+            },
+            answer,
         }
     }
 }
