@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// Keeps what is logged at INFO or above.
 #[derive(Clone, Default)]
@@ -46,6 +46,9 @@ impl Visit for Text {
 /// What `act` has logged.
 pub(super) fn logged(act: impl FnOnce()) -> Vec<String> {
     let lines = Lines::default();
+    // As long as there is but one subscriber, tracing asks that of the thread that comes to a line first, and keeps the
+    // answer for all: a test without any would keep others from getting the line.
+    let _second = Dispatch::new(Lines::default());
     tracing::subscriber::with_default(lines.clone(), act);
     lines.0.lock().unwrap().drain(..).collect()
 }
