@@ -250,6 +250,8 @@ impl Message {
             ),
             Phase::Signing(signing) => {
                 let work = match signing.end_digests(self.id, now) {
+                    // The token has failed before, or had all.
+                    Some(work) if work.is_empty() => return self.hashed(around, now),
                     Some(work) => work,
                     // Without a token there is nothing that could fail.
                     None => signing

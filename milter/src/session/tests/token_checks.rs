@@ -252,3 +252,44 @@ fn what_is_to_be_signed_and_is_not_hashed_is_no_signature() {
         assert_eq!(is_signed, option.ends_with("software"), "{option}");
     }
 }
+
+/// Then there is nothing left to hash, and nobody to wait for.
+#[test]
+fn a_token_that_fails_within_the_body_is_not_waited_for_at_its_end() {
+    for (option, code) in [
+        ("On-TokenAway=tempfail", "451 4.7.5"),
+        ("On-TokenAway=accept", ""),
+        ("Pkcs11Fallback=software", ""),
+    ] {
+        let mut mta = hashing(&["Mode=s", "InternalHosts=198.51.100.7", option]);
+        mta.token_is_slow = true;
+        let message = large();
+        let (header, body) = split(&message);
+        let mut outcome = Outcome::default();
+        mta.say(
+            Command::Mail(Envelope::new(b"<a@example.com>", b"")),
+            &mut outcome,
+        );
+        for (name, value) in &header {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            mta.say(Command::Header { name, value }, &mut outcome);
+        }
+        mta.say(Command::EndOfHeader, &mut outcome);
+        mta.say(Command::Body(&body[..60_000]), &mut outcome);
+        let Some(Work::Digest { message, place, .. }) = mta.pending.pop() else {
+            panic!("nothing is to be hashed");
+        };
+        let mut actions = Actions::default();
+        let away = Err("the token is away".to_owned());
+        mta.session
+            .digested(message, place, away, mta.now(), &mut actions);
+        mta.take(actions, &mut outcome);
+        let mut end = Outcome::default();
+        mta.say(Command::EndOfBody(&body[60_000..]), &mut end);
+        assert!(!mta.session.is_busy(), "{option}");
+        assert!(end.code.starts_with(code), "{option}: {end:?}");
+        assert_eq!(end.code.is_empty(), code.is_empty(), "{option}");
+        let is_signed = end.edits.iter().any(|edit| edit.2 == FIELD_NAME);
+        assert_eq!(is_signed, option.ends_with("software"), "{option}");
+    }
+}
