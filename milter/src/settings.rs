@@ -23,6 +23,8 @@ pub struct Settings {
     pub verifier: VerifierConfig,
     /// What an MTA is asked for.
     pub wanted: Wanted,
+    /// The same on a Unix socket.
+    pub wanted_on_unix: Wanted,
     /// Table entries whose mail cannot be handled as they say; each in one line.
     pub faults: Vec<String>,
     host_name: String,
@@ -52,6 +54,7 @@ impl Settings {
                 ..VerifierConfig::default()
             },
             duties: Duties::new(&config),
+            wanted_on_unix: wanted.clone().with_envelope_unanswered(),
             wanted,
             faults: Vec::new(),
             host_name,

@@ -113,6 +113,9 @@ impl Connection {
         if let Some(why) = refusal {
             session.refuse_messages(why);
         }
+        if stream.is_unix() {
+            session.on_unix_socket();
+        }
         let heard_at = Instant::now();
         Self {
             stream,
@@ -221,7 +224,8 @@ impl Connection {
             session.command(command, now, actions);
         });
         if !survived {
-            return self.panicked(is_answered(frame.command)).await;
+            let is_unanswered = self.session.expects_reply(frame.command);
+            return self.panicked(is_unanswered).await;
         }
         if chunk {
             // The answer first: the MTA works while we hash.
@@ -640,21 +644,6 @@ async fn changed(phase: &mut watch::Receiver<Phase>) {
     if phase.changed().await.is_err() {
         pending().await
     }
-}
-
-/// Whether a command is mostly answered; header fields and body chunks are mostly not.
-fn is_answered(command: u8) -> bool {
-    matches!(
-        command,
-        code::CONNECT
-            | code::HELO
-            | code::MAIL
-            | code::RCPT
-            | code::DATA
-            | code::EOH
-            | code::BODYEOB
-            | code::UNKNOWN
-    )
 }
 
 const ENGINE_PANICKED: &str = "internal error in the engine";

@@ -67,6 +67,10 @@ impl Stream {
         }
     }
 
+    pub(super) fn is_unix(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+
     /// Has what was read acknowledged now, where no answer will carry the acknowledgement.
     pub(super) fn quick_ack(&self) {
         if let Self::Tcp(stream) = self {

@@ -127,6 +127,8 @@ pub struct Session {
     header: HeaderFields,
     messages: u64,
     refusal: Option<&'static str>,
+    /// Whether the MTA may go on without answers where none is needed.
+    is_unix: bool,
     /// What the client did wrong before its first message.
     oddity: Option<String>,
     has_warned: bool,
@@ -163,6 +165,7 @@ impl Session {
             header: HeaderFields::new(),
             messages: 0,
             refusal: None,
+            is_unix: false,
             oddity: None,
             has_warned: false,
         }
@@ -303,6 +306,17 @@ impl Session {
         self.refusal = Some(why);
     }
 
+    /// Says, before the negotiation, that the connection is a Unix socket: the MTA is then asked for no answers to MAIL, RCPT
+    /// and DATA, unless messages are refused.
+    pub fn on_unix_socket(&mut self) {
+        self.is_unix = true;
+    }
+
+    /// Whether the MTA waits for an answer to a command, by its octet.
+    pub fn expects_reply(&self, command: u8) -> bool {
+        self.negotiated.expects_reply(command)
+    }
+
     fn in_order(&mut self, command: Command<'_>, now: Now, actions: &mut Actions) {
         let octet = command.code();
         match command {
@@ -368,9 +382,12 @@ impl Session {
 
     fn negotiate(&mut self, offer: Offer, actions: &mut Actions) {
         let settings = (self.settings)();
-        match negotiate(offer, &settings.wanted) {
+        let wanted = match self.is_unix && self.refusal.is_none() {
+            true => &settings.wanted_on_unix,
+            false => &settings.wanted,
+        };
+        match negotiate(offer, wanted) {
             Ok(agreed) => {
-                let wanted = &settings.wanted;
                 Reply::OptNeg { agreed, wanted }.encode(false, &mut actions.replies);
                 self.negotiated = agreed;
             }
@@ -403,10 +420,13 @@ impl Session {
         self.warn(&format!("malformed milter command: {fault}"));
         if octet == code::OPTNEG {
             actions.close = true;
-        } else if octet == code::MAIL {
+        } else if octet == code::MAIL && self.expects_reply(octet) {
             self.sequence.message_over();
             self.answer(octet, Reply::TempFail, actions);
         } else {
+            if octet == code::MAIL {
+                self.start_message(b"");
+            }
             if let Some(message) = &mut self.message {
                 message.spoil(fault.to_string());
             }

@@ -94,7 +94,10 @@ async fn all_answers_to_one_read_are_one_write() {
     let connect = b"\0\0\0\x10Cx\x004\0\x00127.0.0.1\0";
     let envelope = b"\0\0\0\x05M<a>\0\0\0\0\x05R<b>\0";
     for (commands, wanted) in [
-        (&[OPTNEG, connect].concat()[..], &b"\0\0\0\x01c"[..]),
+        (
+            &[OPTNEG_ANSWERED, connect].concat()[..],
+            &b"\0\0\0\x01c"[..],
+        ),
         (envelope, b"\0\0\0\x01c\0\0\0\x01c"),
         (
             b"\0\0\0\x17LFrom\0 <a@example.com>\0\0\0\0\x01N",
@@ -327,11 +330,32 @@ async fn read<'b>(mta: &UnixStream, buffer: &'b mut [u8]) -> &'b [u8] {
 
 const OPTNEG: &[u8] = b"\0\0\0\x0dO\0\0\0\x06\0\0\x01\xff\0\x1f\xff\xff";
 
+/// Of an MTA that wants MAIL, RCPT and DATA answered.
+const OPTNEG_ANSWERED: &[u8] = b"\0\0\0\x0dO\0\0\0\x06\0\0\x01\xff\0\x1e\x3f\xff";
+
+#[tokio::test]
+async fn an_envelope_on_a_unix_socket_goes_unanswered_and_what_follows_is_answered() {
+    let mut mta = serve(SocketType::SEQPACKET, &[], usize::MAX, Patience::default());
+    let connect = b"\0\0\0\x10Cx\x004\0\x00127.0.0.1\0";
+    let envelope = b"\0\0\0\x05M<a>\0\0\0\0\x05R<b>\0\0\0\0\x01T";
+    let rest = b"\0\0\0\x17LFrom\0 <a@example.com>\0\0\0\0\x01N";
+    let mut buffer = vec![0; 1000];
+    mta.write_all(&[OPTNEG, connect].concat()).await.unwrap();
+    assert!(read(&mta, &mut buffer).await.ends_with(b"\0\0\0\x01c"));
+    mta.write_all(&[&envelope[..], rest].concat())
+        .await
+        .unwrap();
+    assert_eq!(read(&mta, &mut buffer).await, b"\0\0\0\x01c");
+    mta.write_all(b"\0\0\0\x01E").await.unwrap();
+    let answer = read(&mta, &mut buffer).await;
+    assert!(matches!(answer, [.., b'c' | b'a']), "{answer:?}");
+}
+
 #[tokio::test]
 async fn a_panic_is_answered_with_tempfail_and_ends_the_connection() {
     for (commands, wanted) in [
         (
-            &[OPTNEG, b"\0\0\0\x04CxU\0", b"\0\0\0\x05M<a>\0"].concat()[..],
+            &[OPTNEG_ANSWERED, b"\0\0\0\x04CxU\0", b"\0\0\0\x05M<a>\0"].concat()[..],
             &b"\0\0\0\x01c\0\0\0\x01t"[..],
         ),
         (&[OPTNEG, b"\0\0\0\x04CxU\0"].concat(), b"\0\0\0\x01c"),

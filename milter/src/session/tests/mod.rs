@@ -127,6 +127,10 @@ impl Mta {
     fn connect(&mut self) {
         let source = self.settings.clone();
         self.session = Session::new(Arc::new(move || source.clone()));
+        self.begin();
+    }
+
+    fn begin(&mut self) {
         let mut outcome = Outcome::default();
         self.say(Command::OptNeg(self.offer), &mut outcome);
         let peer = Peer::Inet(self.client.parse().unwrap(), 25);
@@ -137,6 +141,17 @@ impl Mta {
             },
             &mut outcome,
         );
+    }
+
+    /// Negotiates anew, on a Unix socket that takes messages or not.
+    fn on_unix_socket(&mut self, refusal: Option<&'static str>) {
+        let source = self.settings.clone();
+        self.session = Session::new(Arc::new(move || source.clone()));
+        self.session.on_unix_socket();
+        if let Some(why) = refusal {
+            self.session.refuse_messages(why);
+        }
+        self.begin();
     }
 
     /// Sends one command and takes in what comes back.

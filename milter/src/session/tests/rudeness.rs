@@ -28,6 +28,35 @@ fn what_cannot_be_judged_is_deferred_and_the_connection_lives() {
     assert_eq!(mta.send(MESSAGE.as_bytes()).edits.len(), 1);
 }
 
+/// What is wrong with a command that gets no answer is answered later.
+#[test]
+fn a_sender_that_cannot_be_read_is_refused_where_mail_goes_unanswered() {
+    let mut mta = internal(&[]);
+    mta.on_unix_socket(None);
+    assert!(!mta.session.expects_reply(code::MAIL));
+    let mut actions = Actions::default();
+    mta.session.command(
+        Err((code::MAIL, CommandError::NoArgument { command: "MAIL" })),
+        mta.now(),
+        &mut actions,
+    );
+    assert!(actions.replies.is_empty());
+    let mut outcome = Outcome::default();
+    mta.say(Command::Rcpt(Envelope::new(b"<>", b"")), &mut outcome);
+    mta.say(Command::EndOfHeader, &mut outcome);
+    assert_eq!(outcome.code, "451 4.7.0 internal DKIM error");
+    assert_eq!(mta.send(MESSAGE.as_bytes()).edits.len(), 1);
+}
+
+#[test]
+fn a_full_daemon_answers_mail_on_a_unix_socket() {
+    let mut mta = internal(&[]);
+    mta.on_unix_socket(Some("too many connections"));
+    let mut outcome = Outcome::default();
+    mta.say(Command::Mail(Envelope::new(b"<>", b"")), &mut outcome);
+    assert_eq!(outcome.code, "451 4.3.2 too many connections");
+}
+
 #[test]
 fn messages_are_refused_while_told_so() {
     let mut mta = internal(&[]);
