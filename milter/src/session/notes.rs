@@ -4,10 +4,14 @@
 /// RFC 5322 section 2.1.1: mail systems break longer lines.
 const LONGEST_LINE: u64 = 998;
 
+/// A line that ends among so many octets, its CR and LF among them, is not too long.
+const FINE: u64 = LONGEST_LINE + 2;
+
 /// Facts about a body, gathered as it passes.
 #[derive(Debug, Default)]
 pub(super) struct BodyNotes {
     has_eight_bit: bool,
+    /// Of the longest line that is too long, its CR counted.
     longest: u64,
     /// Octets since the last LF.
     line: u64,
@@ -17,14 +21,30 @@ impl BodyNotes {
     /// Takes the next octets.
     pub(super) fn update(&mut self, chunk: &[u8]) {
         self.has_eight_bit = self.has_eight_bit || !chunk.is_ascii();
-        let mut start = 0;
-        for at in memchr::memchr_iter(b'\n', chunk) {
-            self.line += (at - start) as u64;
-            self.longest = self.longest.max(self.line);
-            self.line = 0;
-            start = at + 1;
+        let mut rest = chunk;
+        // Lines are short, so that it is not each LF that is looked for, but the last one of as many octets as a line may
+        // have: all lines up to there are fine.
+        while !rest.is_empty() {
+            let fine = usize::try_from(FINE.saturating_sub(self.line)).unwrap_or(0);
+            let ahead = &rest[..fine.min(rest.len())];
+            if let Some(at) = memchr::memrchr(b'\n', ahead) {
+                self.line = 0;
+                rest = &rest[at + 1..];
+            } else if ahead.len() == rest.len() {
+                self.line += rest.len() as u64;
+                return;
+            } else {
+                let end = memchr::memchr(b'\n', rest);
+                self.line += end.unwrap_or(rest.len()) as u64;
+                if let Some(at) = end {
+                    self.longest = self.longest.max(self.line);
+                    self.line = 0;
+                    rest = &rest[at + 1..];
+                } else {
+                    return;
+                }
+            }
         }
-        self.line += (chunk.len() - start) as u64;
     }
 
     /// What there is to say, in words for the log.
@@ -50,11 +70,37 @@ impl BodyNotes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn warnings(body: &[u8], chunk: usize) -> Vec<String> {
         let mut notes = BodyNotes::default();
         body.chunks(chunk).for_each(|part| notes.update(part));
         notes.warnings()
+    }
+
+    proptest! {
+        #[test]
+        fn the_longest_line_is_what_looking_at_each_octet_finds(
+            lines in prop::collection::vec(prop_oneof![0..80_usize, 990..1010_usize, 2000..3000_usize], 0..20),
+            ends in any::<bool>(),
+            chunk in prop_oneof![1..100_usize, 900..1100_usize, Just(65_536)],
+        ) {
+            let mut body = Vec::new();
+            for length in &lines {
+                body.extend(vec![b'x'; *length]);
+                body.extend_from_slice(b"\r\n");
+            }
+            if !ends && !lines.is_empty() {
+                body.truncate(body.len() - 2);
+            }
+            let longest = lines.iter().copied().max().unwrap_or(0);
+            let wanted = (longest > 998).then(|| format!("body line of {longest} octets"));
+            let found = warnings(&body, chunk).pop();
+            prop_assert_eq!(
+                found.map(|found| found.split(':').next().unwrap().to_owned()),
+                wanted
+            );
+        }
     }
 
     #[test]
