@@ -430,6 +430,14 @@ class KeyRecords(rig.TestCase):
             daemon.signal("SIGHUP")
             rig.until(10, lambda: "reloaded" in daemon.log(), daemon.log)
             self.assertEqual(self.signed_by(daemon), wanted)
+            # A record is not waited for by who reloads, and that its key signs again is told all the same.
+            self.assertNotIn("signs again", daemon.log())
+            self.dns.zone["new._domainkey.wrong.example"] = self.dns.zone["new._domainkey.good.example"]
+            daemon.signal("SIGHUP")
+            rig.until(10, lambda: "signs again" in daemon.log(), daemon.log)
+            self.assertEqual(self.signed_by(daemon), wanted | {"wrong.example": ["new"]})
+        told, = [line for line in daemon.log().splitlines() if "signs again" in line]
+        self.assertIn("new._domainkey.wrong.example: the record is right now; the key signs again", told)
 
     def test_names_that_get_no_answer_do_not_keep_others_waiting(self):
         home = rig.folder("key-records")

@@ -179,6 +179,12 @@ class Keys(TestCase):
             with Daemon(Nameservers=f"127.0.0.1:{server.port}", CheckKeyRecords="hold") as daemon:
                 self.is_not_ready(daemon, r"^record: r._domainkey.two.example: .*another key", within=10)
                 self.assertEqual(daemon.metrics()[("keys_held",)], 1)
+                for table, line in (("KeyTable", "k2 "), ("SigningTable", "*@two.example ")):
+                    path = daemon.home / table
+                    path.write_text("".join(l for l in path.read_text().splitlines(True) if not l.startswith(line)))
+                daemon.signal("SIGHUP")
+                # Nobody is to wait for the record of a key that is gone.
+                rig.until(5, lambda: daemon.get("/ready")[0] == 200, daemon.log)
 
     def test_systemd_is_told_in_the_same_words(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:

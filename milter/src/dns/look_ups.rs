@@ -1,8 +1,8 @@
 //! How looking up key records has gone lately: counts, and whether the DNS seems to be dead.
 //!
-//! Nothing is asked for that: it is drawn from what mail had looked up. One domain whose name servers are broken is no
-//! dead DNS, so an answer to any other question shortly before speaks for it. Writing is a few atomic operations beside a
-//! question that takes milliseconds.
+//! Nothing is asked for that: it is drawn from what mail had looked up, and the watch over our own records. One domain
+//! whose name servers are broken is no dead DNS, so an answer to any other question shortly before speaks for it. Writing
+//! is a few atomic operations beside a question that takes milliseconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

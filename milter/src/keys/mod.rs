@@ -206,14 +206,16 @@ impl KeySet {
         identities.into_iter().filter_map(can_sign).collect()
     }
 
-    /// Has mail of the key not signed with it, for the reason `why`; `None` to have it signed again.
-    pub fn hold(&self, domain: &str, selector: &str, why: Option<String>) {
+    /// Has mail of the key not signed with it, for the reason `why`; `None` to have it signed again. Whether it was held
+    /// before.
+    pub fn hold(&self, domain: &str, selector: &str, why: Option<String>) -> bool {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         let name = (domain.to_owned(), selector.to_owned());
-        match why {
+        let before = match why {
             Some(why) => held.insert(name, why),
             None => held.remove(&name),
         };
+        before.is_some()
     }
 
     /// What is held, one sentence each.
@@ -225,10 +227,18 @@ impl KeySet {
         held.iter().map(told).collect()
     }
 
-    /// Holds what `before` holds.
-    pub fn hold_as(&self, before: &Self) {
-        let held = before.held.read().unwrap_or_else(PoisonError::into_inner);
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = held.clone();
+    /// Holds what `before` holds, of what `config` still names.
+    pub fn hold_as(&self, before: &Self, config: &Config) {
+        let mut held = before
+            .held
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if !held.is_empty() {
+            let named = names(config);
+            held.retain(|(domain, selector), _| named.contains(&(&**domain, &**selector)));
+        }
+        *self.held.write().unwrap_or_else(PoisonError::into_inner) = held;
     }
 
     fn unless_held(
@@ -542,6 +552,22 @@ impl Report {
         } else {
             self.more_warnings += 1;
         }
+    }
+}
+
+/// Signing domains, as far as they are known without an author, and selectors.
+fn names(config: &Config) -> HashSet<(&str, &str)> {
+    match &config.signing.signers {
+        None => HashSet::new(),
+        Some(SignerSource::Single(single)) => {
+            let (domains, _) = single.domains.plain();
+            let name = |domain| (domain, &*single.selector);
+            domains.into_iter().map(name).collect()
+        }
+        Some(SignerSource::Tables { keys, .. }) => keys
+            .entries()
+            .filter_map(|entry| Some((entry.domain.as_deref()?, &*entry.selector)))
+            .collect(),
     }
 }
 

@@ -119,6 +119,10 @@ fn conclude(
     fault: Option<String>,
 ) {
     let name = record_name(identity);
+    let keys = &state.settings.keys;
+    // Over a reload, what is known here is forgotten, and what is held is not.
+    let was_held = policy == RecordPolicy::Hold
+        && keys.hold(&identity.domain, &identity.selector, fault.clone());
     match (&fault, &known.fault) {
         (Some(fault), before) if before.as_ref() != Some(fault) => {
             let consequence = match policy {
@@ -127,12 +131,11 @@ fn conclude(
             };
             tracing::warn!("{place}: {name}: {fault}{consequence}");
         }
+        (None, _) if was_held => {
+            tracing::info!("{place}: {name}: the record is right now; the key signs again");
+        }
         (None, Some(_)) => tracing::info!("{place}: {name}: the record is right now"),
         _ => {}
-    }
-    if policy == RecordPolicy::Hold {
-        let keys = &state.settings.keys;
-        keys.hold(&identity.domain, &identity.selector, fault.clone());
     }
     known.fault = fault;
 }
@@ -155,8 +158,15 @@ const UNKNOWN: Duration = Duration::from_secs(15 * 60);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Config, Overrides};
     use crate::dns::LookupFuture;
+    use crate::keys::{KeySet, Reader};
+    use crate::record_check::record;
+    use crate::settings::Settings;
+    use crate::tables::test_dir::TestDir;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::time::advance;
 
     /// Answers after the seconds that a name begins with.
     #[derive(Default)]
@@ -208,5 +218,71 @@ mod tests {
         assert_eq!(order.len(), 3 * AT_ONCE + 1);
         assert_eq!((seconds, most), (8, AT_ONCE));
         assert_eq!(looked_up(&[]).await, (Vec::new(), 0, 0));
+    }
+
+    /// A zone of one name, which counts the questions.
+    struct Zone(Mutex<(Arc<KeyAnswer>, usize)>);
+
+    impl KeySource for Zone {
+        fn lookup<'a>(&'a self, _: &'a str) -> LookupFuture<'a> {
+            let mut zone = self.0.lock().unwrap();
+            zone.1 += 1;
+            Box::pin(std::future::ready(Arc::clone(&zone.0)))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_is_looked_at_again_when_the_manual_says_so() {
+        let dir = TestDir::new("published");
+        let key = include_bytes!("../../../dkim-core/tests/data/keys/rsa2048.pem");
+        let path = dir.write("key", key);
+        let set = [
+            "Domain=example.com",
+            "Selector=s",
+            "CheckKeyRecords=hold",
+            &format!("KeyFile={}", path.display()),
+            "RequireSafeKeys=no",
+        ];
+        let overrides = Overrides {
+            set: set.map(str::to_owned).to_vec(),
+            ..Overrides::default()
+        };
+        let (config, _) = Config::load(None, &overrides).unwrap();
+        let keys = KeySet::load(&config, Reader::current());
+        let settings = Settings::new(config, keys, "host.example".to_owned()).unwrap();
+        let missing = Arc::new(KeyAnswer::NoName);
+        let zone = Arc::new(Zone(Mutex::new((Arc::clone(&missing), 0))));
+        let state = State {
+            settings: Arc::new(settings),
+            key_records: Arc::<Zone>::clone(&zone),
+        };
+        let settings = &state.settings;
+        let (_, identity) = settings.keys.identities(&settings.config, false).remove(0);
+        let right = Arc::new(KeyAnswer::from_txt(&[record(
+            identity.key.public_key(),
+            &[],
+        )]));
+        let unknown = Arc::new(KeyAnswer::Unavailable("no answer".to_owned()));
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let mut known = HashMap::new();
+        let mut asked = 0;
+        for (answer, is_held, pause) in [
+            (&missing, true, minutes(5)),
+            (&unknown, true, minutes(15)),
+            (&right, false, minutes(24 * 60)),
+            (&unknown, false, minutes(15)),
+            (&missing, true, minutes(5)),
+            (&right, false, minutes(24 * 60)),
+        ] {
+            zone.0.lock().unwrap().0 = Arc::clone(answer);
+            asked += 1;
+            for wait in [Duration::ZERO, pause - Duration::from_secs(1)] {
+                advance(wait).await;
+                check_due(&state, &mut known).await;
+                assert_eq!(zone.0.lock().unwrap().1, asked);
+                assert_eq!(state.settings.keys.held().is_empty(), !is_held);
+            }
+            advance(Duration::from_secs(1)).await;
+        }
     }
 }

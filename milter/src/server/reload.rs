@@ -255,7 +255,7 @@ fn make(in_force: &State, loader: &Loader) -> Result<State, String> {
     }
     if new.config.signing.key_records == Some(RecordPolicy::Hold) {
         // What is known to be wrong stays so until it is found right.
-        new.keys.hold_as(&old.keys);
+        new.keys.hold_as(&old.keys, &new.config);
     }
     tell_restart_needed(&old.config, &new.config);
     Ok(loaded.state)

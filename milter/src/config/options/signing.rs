@@ -120,7 +120,7 @@ pub(in crate::config) static KEY_FILE: Opt<KeyLocation> = Opt {
         "path | pkcs11:...",
         Preset::Unset("none"),
         "The private key to sign with, RSA or Ed25519, in PEM; or the PKCS#11 URI of a key in a token. Needs Domain and \
-         Selector.",
+         Selector. dkim-genkey makes one.",
         "/etc/dkimkeys/example.com.pem",
     ),
     parse: values::key_location,
@@ -237,8 +237,12 @@ pub(in crate::config) static CHECK_KEY_RECORDS: Opt<RecordPolicy> = Opt {
         "Whether the records of our keys are looked for in the DNS, in the background, at start and once a day: with warn, one \
          that is not there or has another key is told in the log; with hold, such a key is not signed with until its \
          record is right, and the next one that SigningTable has for the author signs in its place, or mail is deferred \
-         if there is none. A DNS that does not answer changes nothing. Keys of domains that are known only with an author \
-         are not looked for. (Not an option of OpenDKIM.)",
+         if there is none. It is held once the DNS has said so, seconds after start or reload. A record known to be wrong is \
+         looked at again every 5 minutes and at each reload; between reloads, one that is there with another key counts \
+         until its TTL is over, so reload once it is mended. The log says of a key that it \"is not signed with until that is \
+         mended\", and then that \"the record is right now; the key signs again\". A DNS that does not answer changes \
+         nothing, and is asked again after 15 minutes. Keys of domains that are known only with an author are not looked \
+         for. (Not an option of OpenDKIM.)",
         "hold",
     ),
     parse: values::record_policy,
