@@ -27,6 +27,7 @@ Example:
         }
         page.push_str(".El\n");
     }
+    page.push_str(PAGE_URIS);
     page.push_str(PAGE_NOT_CARRIED);
     for option in options::NOT_CARRIED {
         let _ = writeln!(
@@ -185,6 +186,127 @@ Domain names may be written with U-labels or A-labels.
 .Sh OPTIONS
 "#;
 
+const PAGE_URIS: &str = r#".Sh PKCS#11 URIS
+A key in a token is named by a URI (RFC 7512), in
+.Cm KeyTable
+and
+.Cm KeyFile :
+.Pp
+.Dl "pkcs11:token=mail;object=2026a?pin-source=/etc/dkim/pin"
+.Pp
+Attributes before the
+.Ql \&?
+say which token and which key, and have
+.Ql \&;
+between them; all that are given must fit, and exactly one key must be left.
+Those after it say how to get at the key, and have
+.Ql &
+between them.
+Names are in lower case, and each is given once.
+In values, letters, digits and
+.Li \-._~:[]@!$'()*+,=
+stand for themselves, as do
+.Ql / ,
+.Ql \&?
+and
+.Ql |
+after the
+.Ql \&? ;
+any other octet is written as
+.Ql %
+and two hexadecimal digits, as
+.Li %20
+for a blank.
+.Xr dkim-testkey 1
+.Pq Fl -list
+prints URIs of the keys that there are.
+.Pp
+Which token:
+.Bl -tag -width Ds
+.It Cm token Ns = Ns Ar label
+The token's label.
+.It Cm serial Ns = Ns Ar number
+Its serial number, which tells apart tokens of the same label.
+.It Cm manufacturer Ns = Ns Ar text
+.It Cm model Ns = Ns Ar text
+Who made the token, and its model.
+.It Cm slot-id Ns = Ns Ar number
+The number of its slot, in decimal.
+Most modules change it at will, so better leave it out.
+.It Cm slot-description Ns = Ns Ar text
+.It Cm slot-manufacturer Ns = Ns Ar text
+What the slot says of itself.
+.It Cm library-description Ns = Ns Ar text
+.It Cm library-manufacturer Ns = Ns Ar text
+.It Cm library-version Ns = Ns Ar major.minor
+What the module says of itself.
+.El
+.Pp
+Which key:
+.Bl -tag -width Ds
+.It Cm object Ns = Ns Ar label
+The key's label (CKA_LABEL).
+.It Cm id Ns = Ns Ar octets
+Its identifier (CKA_ID), mostly octets that no keyboard has:
+.Li id=%01 .
+.It Cm type Ns = Ns Cm private
+The kind of object (CKA_CLASS).
+It need not be given, as no other than a private key signs.
+.El
+.Pp
+After the
+.Ql \&? :
+.Bl -tag -width Ds
+.It Cm module-path Ns = Ns Ar /path
+The module, a shared library, for this key instead of
+.Cm Pkcs11Module .
+.It Cm module-name Ns = Ns Ar name
+The same, by its name without
+.Pa lib
+and
+.Pa .so ,
+to be found where packages put modules:
+.Li softhsm2
+is
+.Pa /usr/lib/softhsm/libsofthsm2.so .
+.It Cm pin-source Ns = Ns Ar path
+.It Cm pin-source Ns = Ns Cm credential: Ns Ar name
+Where the PIN is, for this key instead of
+.Cm Pkcs11PinFile .
+.It Cm pin-value Ns = Ns Ar PIN
+The PIN itself; refused unless
+.Cm Pkcs11AllowPinValue
+is set.
+.It Cm x-mechanism Ns = Ns Cm auto | rsa-pkcs | sha256-rsa-pkcs
+How an RSA key signs: the token signs a hash that software made
+.Pq Cm rsa-pkcs ,
+or hashes what is to be signed as well
+.Pq Cm sha256-rsa-pkcs .
+The default is
+.Cm auto ,
+the first of these that the token has.
+(Our own, as is the next.)
+.It Cm x-on-token-away Ns = Ns Cm tempfail | next | accept | quarantine
+What becomes of mail while this key's token does not sign, instead of what
+.Cm On-TokenAway
+says.
+.El
+.Pp
+The URI of
+.Cm Pkcs11Verify
+or
+.Cm Pkcs11Digest
+names a token and no key, so that it has none of
+.Cm object , id , type
+and
+.Cm x-on-token-away ;
+that of
+.Cm Pkcs11Digest
+has no
+.Cm x-mechanism
+either.
+"#;
+
 const PAGE_NOT_CARRIED: &str = r#".Sh OPTIONS OF OPENDKIM THAT ARE NOT SUPPORTED
 A file that has one of these is used with a warning if nothing is lost without it; otherwise it is refused.
 .Bl -tag -width Ds
@@ -210,6 +332,7 @@ const SAMPLE_HEAD: &str = "\
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pkcs11_engine::uri::Uri;
 
     #[test]
     fn every_option_is_in_both() {
@@ -233,6 +356,33 @@ mod tests {
                 "{}",
                 option.name
             );
+        }
+    }
+
+    /// The words that the reader of URIs says it knows, from the end of what it says of `uri`.
+    fn known_to_uris(uri: &str, before_them: &str) -> Vec<String> {
+        let fault = Uri::parse(uri.as_bytes()).unwrap_err().to_string();
+        let (_, words) = fault.split_once(before_them).unwrap();
+        let words = words.replace(" or ", ", ");
+        words.split(", ").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_attribute_of_uris_is_in_the_page() {
+        let page = manual_page();
+        let path = known_to_uris("pkcs11:elephant=1", "there can be ");
+        let query = known_to_uris("pkcs11:token=a?x-elephant=1", "there can be ");
+        assert!(path.len() > 10 && query.len() > 5, "{path:?} {query:?}");
+        for name in path.iter().chain(&query) {
+            assert!(
+                page.contains(&format!("\n.It Cm {name} Ns = Ns ")),
+                "{name}"
+            );
+        }
+        for name in ["x-mechanism", "x-on-token-away"] {
+            let words = known_to_uris(&format!("pkcs11:token=a?{name}=elephant"), ": it is ");
+            let wanted = format!("\n.It Cm {name} Ns = Ns Cm {}\n", words.join(" | "));
+            assert!(page.contains(&wanted), "{wanted}");
         }
     }
 

@@ -213,7 +213,8 @@ pub(in crate::config) static NOT_CARRIED: &[NotCarried] = &[
     option(
         "RemoveOldSignatures",
         UnlessNo,
-        "signatures that mail arrives with are kept; remove them with header_checks",
+        "old signatures do no harm, and signers should leave them (RFC 6376 section 4.2); so leave the option out, and do not \
+         remove them by Postfix' header_checks either, which come before the milter: incoming mail would have none to verify",
     ),
     option("ReplaceHeaders", Error, REPLACE),
     option("ReplaceRules", Error, REPLACE),

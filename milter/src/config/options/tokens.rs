@@ -15,7 +15,8 @@ pub(in crate::config) static PKCS11_MODULE: Opt<PathBuf> = Opt {
         "path",
         Preset::Unset("none"),
         "The PKCS#11 module, a shared library, of keys whose URI has neither module-path nor module-name. A token is used for \
-         the keys that name it and for nothing else. (Not an option of OpenDKIM, as none of those for tokens.)",
+         the keys that name it and for nothing else. What a URI can say is told in PKCS#11 URIS of dkim-milter.conf(5). (Not \
+         an option of OpenDKIM, as none of those for tokens.)",
         "/usr/lib/softhsm/libsofthsm2.so",
     ),
     parse: values::path,

@@ -103,7 +103,8 @@ pub(in crate::config) static TEST_PUBLIC_KEYS: Opt<PathBuf> = Opt {
         "TestPublicKeys",
         "path",
         Preset::Unset("keys come from the DNS"),
-        "A file of key records to use instead of the DNS, for tests: \"name record\" on each line.",
+        "A file of key records to use instead of the DNS, for tests: \"name record\" on each line, the record without quotes \
+         (2026a._domainkey.example.com v=DKIM1; p=...); or as \"dkim-genkey -a\" writes it, with its whole name.",
         "/etc/dkim-milter/test-records",
     ),
     parse: values::path,
