@@ -121,7 +121,7 @@ pub enum KeyNote {
     },
     /// A file or directory that others could do something with.
     Path(PathFault),
-    /// The key was read as root and can be read no more once the daemon runs as its own user.
+    /// The key was read as root and cannot be read by the daemon's own user, as which a service manager may start it.
     LostOnReload(PathFault),
     /// The key's URI has the PIN itself.
     PinInOpen,
@@ -172,7 +172,10 @@ impl fmt::Display for KeyNote {
                 "RSA key of {bits} bits; 2048 should be used (RFC 8301 section 3.2)"
             ),
             Self::Path(fault) => write!(f, "{fault}"),
-            Self::LostOnReload(fault) => write!(f, "read as root, but a reload will fail: {fault}"),
+            Self::LostOnReload(fault) => write!(
+                f,
+                "read as root, but a start as that user, and every reload, will fail: {fault}"
+            ),
             Self::PinInOpen => f.write_str(
                 "pin-value puts the PIN into this file and each copy of it; name a file that has it by pin-source",
             ),

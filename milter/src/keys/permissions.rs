@@ -16,6 +16,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
+use nix::unistd::{Gid, Group, Uid, User};
+
 /// The user and groups that read keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reader {
@@ -87,8 +89,20 @@ pub struct PathFault {
     pub status: Status,
     /// What is wrong with it.
     pub kind: FaultKind,
-    /// The user that reads keys.
-    pub uid: u32,
+    /// Who reads keys.
+    for_whom: Whom,
+    /// The owner or group that is told of, by name if it has one.
+    other: String,
+}
+
+/// The user that an element of a path was judged for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Whom {
+    /// Its name, or else its number.
+    name: String,
+    is_root: bool,
+    /// Whether it still gets at the element when others no longer do.
+    is_owner_or_member: bool,
 }
 
 /// What is wrong with an element of a path.
@@ -115,31 +129,56 @@ pub enum FaultKind {
 impl fmt::Display for PathFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            path, uid, kind, ..
+            path,
+            kind,
+            for_whom,
+            other,
+            ..
         } = self;
         let path = path.display();
+        let user = &for_whom.name;
         let Status { owner, group, mode } = self.status;
         match kind {
-            FaultKind::CannotEnter => write!(f, "user {uid} cannot enter {path}")?,
-            FaultKind::CannotRead => write!(f, "user {uid} cannot read {path}")?,
+            FaultKind::CannotEnter => write!(f, "user {user} cannot enter {path}")?,
+            FaultKind::CannotRead => write!(f, "user {user} cannot read {path}")?,
             FaultKind::ReadableByAll => write!(f, "{path} can be read by everybody")?,
             FaultKind::ReadableByGroup => write!(
                 f,
-                "{path} can be read by group {group}, which is not the daemon's"
+                "{path} can be read by group {other}, which is not the daemon's"
             )?,
             FaultKind::WritableByAll => write!(f, "{path} can be written to by everybody")?,
-            FaultKind::WritableByGroup => write!(f, "{path} can be written to by group {group}")?,
+            FaultKind::WritableByGroup => write!(f, "{path} can be written to by group {other}")?,
+            FaultKind::OwnedByOther if for_whom.is_root => {
+                write!(f, "{path} belongs to user {other}, not to root")?;
+            }
             FaultKind::OwnedByOther => write!(
                 f,
-                "{path} belongs to user {owner}, not to root or user {uid}"
+                "{path} belongs to user {other}, not to root or user {user}"
             )?,
             FaultKind::Sticky => write!(f, "{path} is a directory everybody can put files into")?,
         }
         write!(f, " (owner {owner}:{group}, mode {mode:04o}); ")?;
         match kind {
             FaultKind::CannotEnter => write!(f, "to mend: chmod o+x {path}"),
+            // What root alone needs may be what keeps the service's own user out.
+            FaultKind::OwnedByOther if for_whom.is_root => write!(
+                f,
+                "judged for root, as no UserID names another user: if the service runs as {other}, set UserID {other}, \
+                 or check with --set UserID={other}"
+            ),
+            FaultKind::ReadableByGroup if for_whom.is_root => f.write_str(
+                "judged for root, as no UserID names another user: if the service runs as one, set UserID to it, or check \
+                 with --set UserID=NAME",
+            ),
             FaultKind::CannotRead | FaultKind::OwnedByOther => {
-                write!(f, "to mend: chown {uid} {path}")
+                write!(f, "to mend: chown {user} {path}")
+            }
+            FaultKind::ReadableByAll if for_whom.is_root => write!(
+                f,
+                "to mend: chmod o= {path}, and where the service runs as another user, chown it to that user"
+            ),
+            FaultKind::ReadableByAll if !for_whom.is_owner_or_member => {
+                write!(f, "to mend: chown {user} {path} && chmod o= {path}")
             }
             FaultKind::ReadableByAll => write!(f, "to mend: chmod o= {path}"),
             FaultKind::ReadableByGroup => write!(f, "to mend: chmod g= {path}"),
@@ -320,12 +359,46 @@ fn judge_directory(path: &Path, status: Status, reader: &Reader, judgement: &mut
 }
 
 pub(super) fn fault(path: &Path, status: Status, kind: FaultKind, reader: &Reader) -> PathFault {
+    // Now, not when it is told: that may be with each message, and names may come from another host.
+    let other = match kind {
+        FaultKind::OwnedByOther => user_name(status.owner),
+        FaultKind::ReadableByGroup | FaultKind::WritableByGroup => group_name(status.group),
+        _ => String::new(),
+    };
+    let name = match kind {
+        FaultKind::CannotEnter
+        | FaultKind::CannotRead
+        | FaultKind::OwnedByOther
+        | FaultKind::ReadableByAll => user_name(reader.uid),
+        _ => String::new(),
+    };
+    let restricted = Status {
+        mode: status.mode & !0o007,
+        ..status
+    };
     PathFault {
         path: path.to_owned(),
         status,
         kind,
-        uid: reader.uid,
+        for_whom: Whom {
+            name,
+            is_root: reader.uid == ROOT,
+            is_owner_or_member: reader.may(restricted, 0o4),
+        },
+        other,
     }
+}
+
+/// The user's name, or else its number.
+fn user_name(uid: u32) -> String {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+/// The group's name, or else its number.
+fn group_name(gid: u32) -> String {
+    let group = Group::from_gid(Gid::from_raw(gid)).ok().flatten();
+    group.map_or_else(|| gid.to_string(), |group| group.name)
 }
 
 fn names(path: &Path) -> VecDeque<OsString> {
@@ -434,32 +507,109 @@ mod tests {
         }
     }
 
+    /// What is told of a key, with `user` as the reader.
+    fn told(status: (u32, u32, u32), kind: FaultKind, user: u32) -> String {
+        let reader = Reader {
+            uid: user,
+            gids: vec![NOBODYS],
+        };
+        fault("/k".as_ref(), self::status(status), kind, &reader).to_string()
+    }
+
+    /// A number that no user and no group has.
+    const NOBODYS: u32 = 4_000_000_990;
+
     #[test]
     fn a_fault_names_the_element_its_owner_and_mode_and_the_remedy() {
-        let told = |kind| {
-            fault(
-                "/k/key.pem".as_ref(),
-                status((100, 101, 0o644)),
-                kind,
-                &daemon(),
-            )
-            .to_string()
-        };
-        for (kind, wanted) in [
+        for (status, kind, wanted) in [
             (
+                (100, 101, 0o644),
                 FaultKind::CannotEnter,
-                "user 990 cannot enter /k/key.pem (owner 100:101, mode 0644); to mend: chmod o+x /k/key.pem",
+                "user 4000000990 cannot enter /k (owner 100:101, mode 0644); to mend: chmod o+x /k",
             ),
             (
+                (NOBODYS, 101, 0o644),
                 FaultKind::ReadableByAll,
-                "/k/key.pem can be read by everybody (owner 100:101, mode 0644); to mend: chmod o= /k/key.pem",
+                "/k can be read by everybody (owner 4000000990:101, mode 0644); to mend: chmod o= /k",
             ),
             (
+                (4_000_000_100, 101, 0o600),
                 FaultKind::OwnedByOther,
-                "/k/key.pem belongs to user 100, not to root or user 990 (owner 100:101, mode 0644); to mend: chown 990 /k/key.pem",
+                "/k belongs to user 4000000100, not to root or user 4000000990 (owner 4000000100:101, mode 0600); \
+                 to mend: chown 4000000990 /k",
             ),
         ] {
-            assert_eq!(told(kind), wanted);
+            assert_eq!(told(status, kind, NOBODYS), wanted);
+        }
+    }
+
+    #[test]
+    fn users_and_groups_are_told_by_name() {
+        let daemon = User::from_name("daemon").unwrap().unwrap();
+        let group = Group::from_name("daemon").unwrap().unwrap().gid.as_raw();
+        let uid = daemon.uid.as_raw();
+        for (status, kind, user, wanted) in [
+            (
+                (0, 0, 0o600),
+                FaultKind::CannotRead,
+                uid,
+                "user daemon cannot read /k (owner 0:0, mode 0600); to mend: chown daemon /k",
+            ),
+            (
+                (uid, 0, 0o600),
+                FaultKind::OwnedByOther,
+                NOBODYS,
+                "/k belongs to user daemon, not to root or user 4000000990",
+            ),
+            (
+                (NOBODYS, group, 0o640),
+                FaultKind::ReadableByGroup,
+                NOBODYS,
+                "/k can be read by group daemon, which is not",
+            ),
+        ] {
+            let told = told(status, kind, user);
+            assert!(told.starts_with(wanted), "{told}");
+        }
+    }
+
+    #[test]
+    fn no_remedy_keeps_the_users_own_service_from_its_key() {
+        let daemon = User::from_name("daemon").unwrap().unwrap().uid.as_raw();
+        let group = Group::from_name("daemon").unwrap().unwrap().gid.as_raw();
+        for (status, kind, user, wanted) in [
+            (
+                (daemon, group, 0o600),
+                FaultKind::OwnedByOther,
+                ROOT,
+                "not to root (owner {daemon}:{group}, mode 0600); judged for root, as no UserID names another user: if the \
+                 service runs as daemon, set UserID daemon, or check with --set UserID=daemon",
+            ),
+            (
+                (0, group, 0o640),
+                FaultKind::ReadableByGroup,
+                ROOT,
+                "; judged for root, as no UserID names another user: if the service runs as one, set UserID to it, or check \
+                 with --set UserID=NAME",
+            ),
+            (
+                (0, 0, 0o644),
+                FaultKind::ReadableByAll,
+                ROOT,
+                "; to mend: chmod o= /k, and where the service runs as another user, chown it to that user",
+            ),
+            (
+                (0, 0, 0o644),
+                FaultKind::ReadableByAll,
+                daemon,
+                "; to mend: chown daemon /k && chmod o= /k",
+            ),
+        ] {
+            let wanted = wanted
+                .replace("{daemon}", &daemon.to_string())
+                .replace("{group}", &group.to_string());
+            let told = told(status, kind, user);
+            assert!(told.ends_with(&wanted), "{told}");
         }
     }
 
