@@ -27,7 +27,7 @@ struct Cli {
     #[arg(short = 'f', long)]
     foreground: bool,
 
-    /// Check configuration, tables and keys, print all that is wrong or odd, and exit (78 if anything is wrong)
+    /// Check configuration, tables and keys, print all that is wrong or odd, and exit (78 if anything is wrong, 64 if only arguments are)
     #[arg(short = 'n', long)]
     check: bool,
 

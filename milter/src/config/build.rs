@@ -15,14 +15,14 @@ use super::settings::{Overrides, Report, Setting, Settings};
 use super::socket::{Host, InetAddress, ListenAddress, Listener, RawAddress};
 use super::types::{
     Action, Actions, AuthservId, Config, Dns, Facility, Fallback, KeyLocation, Logging, Mode,
-    Selection, Service, SignerSource, Signing, SingleKey, TokenOptions, Verifying,
+    RecordPolicy, Selection, Service, SignerSource, Signing, SingleKey, TokenOptions, Verifying,
 };
 use super::values::ValueFault;
 use super::{ConfigError, Refused, Warning};
 use crate::tables::text_lines::shown;
 use crate::tables::{
-    DataSet, Findings, HostList, KeyTable, MacroList, Origin, SigningTable, TextKind, TextSet,
-    read_words, resolve, seen_from,
+    DataSet, Findings, HostList, KeySource, KeyTable, MacroList, Origin, SigningTable, TextKind,
+    TextSet, read_words, resolve, seen_from,
 };
 
 impl Config {
@@ -181,7 +181,17 @@ impl Builder {
                 self.report.warning(Warning::Reachable { origin, socket });
             } else if !is_loopback {
                 let origin = origin.clone();
-                self.report.error(ConfigError::Reachable { origin, socket });
+                self.report.error(match &address {
+                    ListenAddress::Inet(InetAddress {
+                        host: Host::Name(name, _),
+                        ..
+                    }) => ConfigError::MayBeReachable {
+                        origin,
+                        name: name.clone(),
+                        socket,
+                    },
+                    _ => ConfigError::Reachable { origin, socket },
+                });
             }
             listeners.push(Listener { address, origin });
         }
@@ -248,9 +258,17 @@ impl Builder {
     }
 
     fn signing(&mut self, mode: Option<&Setting<Mode>>, selection: &Selection) -> Signing {
+        let on_away = self
+            .value(&options::ON_TOKEN_AWAY)
+            .unwrap_or(OnAway::Tempfail);
+        let key_records = self.value(&options::CHECK_KEY_RECORDS);
+        let stand_ins = StandIns {
+            on_away,
+            held: key_records == Some(RecordPolicy::Hold),
+        };
         let signers = match mode {
             Some(mode) if !mode.value.sign => self.no_signers(),
-            mode => self.signers(mode),
+            mode => self.signers(mode, &stand_ins),
         };
         let hosts = self.origins.get(options::INTERNAL_HOSTS.spec.name).cloned();
         if let (Some(signers), Some(origin)) = (&signers, hosts) {
@@ -276,12 +294,12 @@ impl Builder {
             key_type: self.value(&options::SIGNATURE_ALGORITHM),
             fields: self.fields(),
             lifetime: Some(self.seconds(&options::SIGNATURE_TTL)).filter(|ttl| !ttl.is_zero()),
-            key_records: self.value(&options::CHECK_KEY_RECORDS),
-            tokens: self.tokens(),
+            key_records,
+            tokens: self.tokens(on_away),
         }
     }
 
-    fn tokens(&mut self) -> TokenOptions {
+    fn tokens(&mut self, on_away: OnAway) -> TokenOptions {
         let module = self.path(&options::PKCS11_MODULE);
         let allow_pin_value = self.switch(&options::PKCS11_ALLOW_PIN_VALUE);
         let mut token = |option, does| self.token(option, does, module.as_deref(), allow_pin_value);
@@ -305,9 +323,7 @@ impl Builder {
             sessions: self.count(&options::PKCS11_SESSIONS),
             queue: self.count(&options::PKCS11_QUEUE),
             timeout: self.seconds(&options::PKCS11_TIMEOUT),
-            on_away: self
-                .value(&options::ON_TOKEN_AWAY)
-                .unwrap_or(OnAway::Tempfail),
+            on_away,
             verify,
             digest,
             fallback: fallback.unwrap_or_default(),
@@ -339,10 +355,14 @@ impl Builder {
     }
 
     /// Whom to sign for: by the tables if one of them is set, else by the options for a single key.
-    fn signers(&mut self, mode: Option<&Setting<Mode>>) -> Option<SignerSource> {
+    fn signers(
+        &mut self,
+        mode: Option<&Setting<Mode>>,
+        stand_ins: &StandIns,
+    ) -> Option<SignerSource> {
         if self.settings.has(&options::KEY_TABLE) || self.settings.has(&options::SIGNING_TABLE) {
             self.ignore_single_key("KeyTable and SigningTable say what is signed");
-            return self.table_signers();
+            return self.table_signers(stand_ins);
         }
         let multiple = self
             .setting(&options::MULTIPLE_SIGNATURES)
@@ -397,7 +417,7 @@ impl Builder {
         }))
     }
 
-    fn table_signers(&mut self) -> Option<SignerSource> {
+    fn table_signers(&mut self, stand_ins: &StandIns) -> Option<SignerSource> {
         let key_table = self.setting(&options::KEY_TABLE);
         let signing_table = self.setting(&options::SIGNING_TABLE);
         let multiple = self.switch(&options::MULTIPLE_SIGNATURES);
@@ -416,7 +436,12 @@ impl Builder {
             &mut self.findings,
         );
         let set = data_set(&options::SIGNING_TABLE, &signing_table, &self.base);
-        let signing = SigningTable::open(&set, multiple, &mut self.findings);
+        let signing = SigningTable::open(
+            &set,
+            multiple,
+            &|name| stand_ins.are_of(&keys, name),
+            &mut self.findings,
+        );
         // Keys that are missing because their lines are wrong are told already.
         if !self.findings.has_errors() {
             signing.check_keys(set.option, &keys, &mut self.findings);
@@ -624,14 +649,14 @@ impl Builder {
         None
     }
 
-    fn no_effect<T>(
+    fn no_effect<T: PartialEq>(
         &mut self,
         option: &Opt<T>,
         setting: Option<Setting<T>>,
         because: &'static str,
     ) {
         if let Some(Setting { origin, .. }) =
-            setting.filter(|setting| setting.origin != Origin::Default)
+            setting.filter(|setting| !option.is_default(&setting.value))
         {
             let option = option.spec.name;
             self.report.warning(Warning::NoEffect {
@@ -640,6 +665,25 @@ impl Builder {
                 because,
             });
         }
+    }
+}
+
+/// Which keys have the next one in the signing table stand in for them.
+struct StandIns {
+    /// What is done for a token that is away, if its URI does not say.
+    on_away: OnAway,
+    /// Whether keys without a record are not signed with.
+    held: bool,
+}
+
+impl StandIns {
+    /// Whether there may be one for the key called `name`.
+    fn are_of(&self, keys: &KeyTable, name: &str) -> bool {
+        self.held
+            || matches!(
+                keys.look_up(name).map(|entry| &entry.source),
+                Some(KeySource::Token(uri)) if uri.on_away.unwrap_or(self.on_away) == OnAway::Next
+            )
     }
 }
 

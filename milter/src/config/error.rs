@@ -15,6 +15,18 @@ pub struct Refused {
     pub warnings: Vec<Warning>,
 }
 
+impl Refused {
+    /// Whether nothing is wrong but what stands on the command line.
+    pub fn is_of_command_line(&self) -> bool {
+        // Each error says first where it is; the files that are read have other names.
+        let of_arguments = Origin::CommandLine("".into()).to_string();
+        let of_arguments = of_arguments.trim_end_matches(')');
+        self.errors
+            .iter()
+            .all(|error| error.to_string().starts_with(of_arguments))
+    }
+}
+
 /// A fault of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -118,7 +130,9 @@ pub enum ConfigError {
         nearest: Option<&'static str>,
     },
     /// An option of OpenDKIM that is not carried.
-    #[error("{origin}: {name} of OpenDKIM is not supported: {why}")]
+    #[error(
+        "{origin}: {name} of OpenDKIM is not supported: {why}; to do without it, delete the line"
+    )]
     NotCarried {
         /// The line.
         origin: Origin,
@@ -186,6 +200,20 @@ pub enum ConfigError {
     Reachable {
         /// Where it was set.
         origin: Origin,
+        /// The socket.
+        socket: String,
+    },
+    /// A socket at a name, which may be others' to reach.
+    #[error(
+        "{origin}: Socket: {name} is not looked up before the start, so others than this host might reach {socket} (or the name \
+         is unknown), and the milter protocol has no authentication: listen on localhost, on an address or on a Unix socket, \
+         or set ListenAnywhere yes if a firewall keeps others out"
+    )]
+    MayBeReachable {
+        /// Where it was set.
+        origin: Origin,
+        /// The name.
+        name: String,
         /// The socket.
         socket: String,
     },

@@ -15,6 +15,7 @@ use rustix::fs::Mode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::places::Places;
 use super::reload::counted;
 use super::status_socket::StatusSocket;
 use super::tokens::DaemonTokens;
@@ -98,7 +99,11 @@ impl Failure {
     }
 }
 
+/// What arguments are called beside a file.
+const COMMAND_LINE: &str = "the command line";
+
 /// Exit codes, by their names in sysexits.h.
+const USAGE: u8 = 64;
 const UNAVAILABLE: u8 = 69;
 const SOFTWARE: u8 = 70;
 const OSERR: u8 = 71;
@@ -116,12 +121,19 @@ fn configuration_file(arguments: &Arguments) -> Option<PathBuf> {
 
 /// `-n`: tells what is wrong and odd, keys included.
 fn check(source: &Source) -> ExitCode {
-    let (errors, warnings) = match source.load() {
+    let (errors, warnings, code) = match source.load() {
         Ok(mut loaded) => {
+            // Before another user looks for them, whom tokens are opened as.
+            let places = Places::look(&loaded.state.settings.config.service);
             check_tokens(&mut loaded);
-            (loaded.key_errors, loaded.warnings)
+            loaded.key_errors.extend(places.errors);
+            loaded.warnings.extend(places.warnings);
+            (loaded.key_errors, loaded.warnings, CONFIG)
         }
-        Err(LoadError { errors, warnings }) => (errors, warnings),
+        Err(refused) => {
+            let code = code_of(&refused);
+            (refused.errors, refused.warnings, code)
+        }
     };
     for warning in &warnings {
         eprintln!("warning: {}", one_line(warning));
@@ -129,7 +141,10 @@ fn check(source: &Source) -> ExitCode {
     for error in &errors {
         eprintln!("error: {}", one_line(error));
     }
-    let checked = one_line(&told_path(source));
+    let checked = match code {
+        USAGE => COMMAND_LINE.to_owned(),
+        _ => one_line(&told_path(source)),
+    };
     if errors.is_empty() {
         println!(
             "{checked}: no errors, {}",
@@ -142,8 +157,13 @@ fn check(source: &Source) -> ExitCode {
             counted(errors.len(), "error"),
             counted(warnings.len(), "warning")
         );
-        ExitCode::from(CONFIG)
+        ExitCode::from(code)
     }
+}
+
+/// Whose fault a refusal is: the file's, or that of the arguments alone.
+fn code_of(refused: &LoadError) -> u8 {
+    if refused.by_arguments { USAGE } else { CONFIG }
 }
 
 /// Tells of keys in tokens, too: as the user that the daemon will be, who has to get at PIN and token.
@@ -179,21 +199,20 @@ fn serve(source: Source, arguments: &Arguments, log: &Log) -> Result<u8, Failure
         background::detach();
     }
     privileges::forbid_core_files();
-    let loaded = source.load().map_err(|LoadError { errors, warnings }| {
-        for warning in warnings {
+    let loaded = source.load().map_err(|refused| {
+        for warning in &refused.warnings {
             tracing::warn!("{warning}");
         }
-        for error in &errors {
+        for error in &refused.errors {
             tracing::error!("{error}");
         }
-        Failure::new(
-            CONFIG,
-            format!(
-                "{} in {}",
-                counted(errors.len(), "error"),
-                told_path(&source)
-            ),
-        )
+        let count = counted(refused.errors.len(), "error");
+        let code = code_of(&refused);
+        let place = match code {
+            USAGE => COMMAND_LINE.to_owned(),
+            _ => told_path(&source),
+        };
+        Failure::new(code, format!("{count} in {place}"))
     })?;
     let settings = Arc::clone(&loaded.state.settings);
     let service = &settings.config.service;

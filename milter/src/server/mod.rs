@@ -7,7 +7,7 @@
 //! - `reload` makes a new state and swaps it in;
 //! - `listener`, `stream`, `read_buffer`, `connection` are the way of an octet;
 //! - `vitals` knows how the daemon is, by `threads` among others; `status_socket` tells, and `status_query` asks;
-//! - `privileges`, `service_manager` are the system around.
+//! - `places`, `privileges`, `service_manager` are the system around.
 //!
 //! What it does when something is short: above `MaximumConnections` a connection is accepted and its messages are refused
 //! with TEMPFAIL, because an MTA that waits for an answer stops its own client; out of file descriptors or memory it
@@ -17,6 +17,7 @@ mod background;
 mod connection;
 pub mod daemon;
 mod listener;
+mod places;
 mod privileges;
 mod published;
 mod read_buffer;

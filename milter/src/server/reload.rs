@@ -11,6 +11,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
+use super::places::base_directory;
 use super::privileges::{RunAs, UserError};
 use super::{State, Vitals, service_manager};
 use crate::config::{Config, Overrides, RecordPolicy, Service, Warning};
@@ -50,6 +51,8 @@ pub struct LoadError {
     pub errors: Vec<String>,
     /// What is odd.
     pub warnings: Vec<String>,
+    /// Whether all that is wrong stands on the command line.
+    pub by_arguments: bool,
 }
 
 /// Makes a state; called beside the event loop.
@@ -63,6 +66,7 @@ impl Source {
     pub fn load(&self) -> Result<Loaded, LoadError> {
         let (config, warnings) =
             Config::load(self.path.as_deref(), &self.overrides).map_err(|refused| LoadError {
+                by_arguments: refused.is_of_command_line(),
                 errors: lines(&refused.errors),
                 warnings: lines(&refused.warnings),
             })?;
@@ -72,6 +76,7 @@ impl Source {
         match complete(config, lines(&faults), &self.look_ups, &mut warnings) {
             Ok(loaded) => Ok(Loaded { warnings, ..loaded }),
             Err(error) => Err(LoadError {
+                by_arguments: false,
                 errors: vec![error],
                 warnings,
             }),
@@ -96,6 +101,10 @@ fn complete(
         Some(run_as) if rustix::process::geteuid().is_root() => run_as.reader(),
         _ => Reader::current(),
     };
+    if config.origin("BaseDirectory").is_some() {
+        let told = base_directory(&config.service);
+        warnings.extend(told.map(|told| at_origin(&config, "BaseDirectory", &told)));
+    }
     if !config.signing.require_safe_keys {
         warnings.push(
             "RequireSafeKeys is off: keys that others can read or replace are used".to_owned(),

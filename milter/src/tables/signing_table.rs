@@ -53,8 +53,14 @@ enum Index {
 impl SigningTable {
     /// Reads and checks `set`; with `multiple`, a look-up finds all entries that match, else the first.
     ///
+    /// `has_stand_in` says of a key by its name whether the next one signs when it cannot: that is then no odd entry.
     /// What is wrong or odd goes to `findings`; with an error among it, the table must not be used.
-    pub fn open(set: &DataSet<'_>, multiple: bool, findings: &mut Findings) -> Self {
+    pub fn open(
+        set: &DataSet<'_>,
+        multiple: bool,
+        has_stand_in: &dyn Fn(&str) -> bool,
+        findings: &mut Findings,
+    ) -> Self {
         let mut table = Self {
             rules: Vec::new(),
             index: Index::Exact(HashMap::new()),
@@ -67,7 +73,7 @@ impl SigningTable {
             // Only to tell of entries that an earlier one hides; in an exact table the index knows.
             let mut patterns = HashMap::new();
             opened.read(findings, &mut |entry, findings| {
-                table.add(set.option, &entry, &mut patterns, findings);
+                table.add(set.option, &entry, &mut patterns, has_stand_in, findings);
             });
         }
         table
@@ -142,6 +148,7 @@ impl SigningTable {
         option: &'static str,
         entry: &Entry<'_>,
         patterns: &mut HashMap<Box<str>, u32>,
+        has_stand_in: &dyn Fn(&str) -> bool,
         findings: &mut Findings,
     ) {
         let (key_name, identity) = match parse_value(entry) {
@@ -184,7 +191,12 @@ impl SigningTable {
                 Some(*patterns.entry(form.into()).or_insert(number))
             }
         };
-        if let Some(earlier) = earlier.filter(|&earlier| earlier != number && !self.multiple) {
+        let has_no_use = |earlier: &u32| {
+            *earlier != number
+                && !self.multiple
+                && !has_stand_in(&self.rules[*earlier as usize].key_name)
+        };
+        if let Some(earlier) = earlier.filter(has_no_use) {
             let note = TableNote::Twice {
                 key: shown(entry.key),
                 first: self.rules[earlier as usize].origin.clone(),
@@ -305,7 +317,7 @@ mod tests {
             origin: Origin::CommandLine("test".into()),
             base: dir.root(),
         };
-        let table = SigningTable::open(&set, multiple, &mut findings);
+        let table = SigningTable::open(&set, multiple, &|_| false, &mut findings);
         let (errors, warnings) = findings.finish(|_| Origin::Default);
         (
             table,

@@ -209,6 +209,16 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
 const YES_NO: &str = "yes | no";
 const DATA_SET: &str = "data set";
 
+impl<T: PartialEq> Opt<T> {
+    /// Whether `value` is what holds anyway.
+    pub(in crate::config) fn is_default(&self, value: &T) -> bool {
+        match self.spec.default {
+            Preset::Value(default) => (self.parse)(default).is_ok_and(|default| default == *value),
+            Preset::Unset(_) => false,
+        }
+    }
+}
+
 impl Opt<bool> {
     /// A switch.
     const fn switch(name: &'static str, default: &'static str, about: &'static str) -> Self {

@@ -109,12 +109,14 @@ fn mistakes_are_told_with_place_and_remedy() {
         ),
         (
             "SetupPolicyScript /x.lua",
-            &["c:1: SetupPolicyScript of OpenDKIM is not supported: scripts are not supported"],
+            &[
+                "c:1: SetupPolicyScript of OpenDKIM is not supported: scripts are not supported; to do without it, delete the line",
+            ],
         ),
         (
             "RequiredHeaders yes",
             &[
-                "c:1: RequiredHeaders of OpenDKIM is not supported: checks of RFC 5322's field counts are the MTA's; several From fields never pass",
+                "c:1: RequiredHeaders of OpenDKIM is not supported: checks of RFC 5322's field counts are the MTA's; several From fields never pass; to do without it, delete the line",
             ],
         ),
         (
@@ -231,6 +233,10 @@ fn oddities_are_warned_of_and_the_configuration_is_used() {
             &["c:2: SubDomains has no effect: Mode v signs nothing"],
         ),
         (
+            "Mode v\nSubDomains no\nMultipleSignatures no".to_owned(),
+            &[],
+        ),
+        (
             "SubDomains yes".to_owned(),
             &[
                 "c:1: SubDomains has no effect: there is no Domain",
@@ -313,9 +319,14 @@ fn others_reach_a_socket_only_by_permission() {
         "inet:1@mail.example",
     ] {
         let (_, errors, _) = listen(&format!("Socket {reachable}"));
-        let wanted = format!(
-            "c:3: Socket: others than this host can reach {reachable}, and the milter protocol has no auth"
-        );
+        let wanted = match reachable {
+            "inet:1@mail.example" => "c:3: Socket: mail.example is not looked up before the start, so others than this host \
+                might reach inet:1@mail.example (or the name is unknown), and the milter protocol has no auth"
+                .to_owned(),
+            _ => format!(
+                "c:3: Socket: others than this host can reach {reachable}, and the milter protocol has no auth"
+            ),
+        };
         assert!(errors.starts_with(&wanted), "{errors}");
         let (sockets, errors, warnings) =
             listen(&format!("Socket {reachable}\nListenAnywhere yes"));
@@ -453,4 +464,64 @@ fn errors_are_bounded_in_number_and_length() {
         outcome.errors
     );
     assert_eq!(outcome.errors.len(), 5);
+}
+
+#[test]
+fn a_second_entry_that_stands_in_for_the_first_is_not_warned_of() {
+    let hidden = |options: &str, away: &str, first: &str| {
+        let dir = TestDir::new("config");
+        dir.write(
+            "KT",
+            &format!("token a.example:s:pkcs11:object=k{away}\nfile a.example:t:/k.pem\n"),
+        );
+        let second = if first == "token" { "file" } else { "token" };
+        dir.write(
+            "ST",
+            &format!("*@a.example {first}\n*@a.example {second}\n"),
+        );
+        let content =
+            format!("KeyTable file:KT\nSigningTable refile:ST\nPkcs11Module /m.so\n{options}");
+        let outcome = load(&dir, &content);
+        assert_eq!(outcome.errors, [""; 0]);
+        let warnings = outcome.warnings.iter();
+        warnings
+            .filter(|told| told.contains("stands already at"))
+            .count()
+    };
+    for (options, away, first, wanted) in [
+        ("", "", "token", 1),
+        ("", "?x-on-token-away=next", "token", 0),
+        ("On-TokenAway next", "", "token", 0),
+        ("On-TokenAway next", "?x-on-token-away=accept", "token", 1),
+        ("On-TokenAway next", "", "file", 1),
+        ("CheckKeyRecords hold", "", "file", 0),
+        ("CheckKeyRecords warn", "", "file", 1),
+    ] {
+        assert_eq!(
+            hidden(options, away, first),
+            wanted,
+            "{options} {away} {first}"
+        );
+    }
+}
+
+#[test]
+fn faults_of_arguments_alone_are_told_from_those_of_the_file() {
+    for (content, set, sockets, wanted) in [
+        ("", vec!["Nonsense=1"], vec![], true),
+        ("", vec!["Nonsense"], vec!["inet:x"], true),
+        ("Nonsense 1", vec!["Nonsense=1"], vec![], false),
+        ("Nonsense 1", vec![], vec![], false),
+    ] {
+        let dir = TestDir::new("config");
+        dir.write("c", content);
+        let owned = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
+        let overrides = Overrides {
+            set: owned(set),
+            sockets: owned(sockets),
+        };
+        let refused =
+            super::super::build::load_in(dir.root(), Some("c".as_ref()), &overrides).unwrap_err();
+        assert_eq!(refused.is_of_command_line(), wanted, "{:?}", refused.errors);
+    }
 }
