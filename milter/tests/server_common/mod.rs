@@ -280,13 +280,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Mta<S> {
         }
     }
 
-    /// One command, and its one answer's letter if it is one that is answered.
+    /// One command, and its one answer's letter; `c`, to go on, if it is one that goes unanswered.
     pub async fn tell(&mut self, command: Command<'_>) -> char {
         if self.negotiated.expects_reply(command.code()) {
             return self.ask(command).await;
         }
         self.send(&[command]).await;
-        ' '
+        'c'
     }
 
     /// Negotiates as Postfix does, and tells of a client on this host.
@@ -332,18 +332,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Mta<S> {
             pairs: macros,
         }])
         .await;
-        self.ask(Command::Mail(Envelope::new(b"<ann@example.com>", b"")))
+        self.tell(Command::Mail(Envelope::new(b"<ann@example.com>", b"")))
             .await
     }
 
     /// All between MAIL and the end, for a message by an author at `domain`.
     pub async fn header_and_body(&mut self, domain: &str, body: &[u8]) {
         assert_eq!(
-            self.ask(Command::Rcpt(Envelope::new(b"<bo@example.net>", b"")))
+            self.tell(Command::Rcpt(Envelope::new(b"<bo@example.net>", b"")))
                 .await,
             'c'
         );
-        assert_eq!(self.ask(Command::Data).await, 'c');
+        assert_eq!(self.tell(Command::Data).await, 'c');
         let from = format!(" Ann <ann@{domain}>");
         for (name, value) in [
             ("From", from.as_str()),
@@ -380,7 +380,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Mta<S> {
         let from = format!(" Ann <ann@{domain}>");
         let (name, value) = (&b"From"[..], from.as_bytes());
         let recipient = Command::Rcpt(Envelope::new(b"<bo@example.net>", b""));
-        assert_eq!(self.ask(recipient).await, 'c');
+        assert_eq!(self.tell(recipient).await, 'c');
         self.tell(Command::Header { name, value }).await;
         match self.ask(Command::EndOfHeader).await {
             'c' => char::from(self.end().await.pop().unwrap().0),

@@ -472,13 +472,10 @@ fn a_second_entry_that_stands_in_for_the_first_is_not_warned_of() {
         let dir = TestDir::new("config");
         dir.write(
             "KT",
-            &format!("token a.example:s:pkcs11:object=k{away}\nfile a.example:t:/k.pem\n"),
+            format!("token a.example:s:pkcs11:object=k{away}\nfile a.example:t:/k.pem\n"),
         );
         let second = if first == "token" { "file" } else { "token" };
-        dir.write(
-            "ST",
-            &format!("*@a.example {first}\n*@a.example {second}\n"),
-        );
+        dir.write("ST", format!("*@a.example {first}\n*@a.example {second}\n"));
         let content =
             format!("KeyTable file:KT\nSigningTable refile:ST\nPkcs11Module /m.so\n{options}");
         let outcome = load(&dir, &content);
