@@ -1,8 +1,11 @@
 //! Key records from a file, for tests and for verifying without a network.
 //!
-//! Two ways to write one, read by the same lines of code: [`Format::Zone`], much like a zone file, which can also say
-//! that a name fails, and [`Format::PublicKeys`], the file of OpenDKIM's `TestPublicKeys`. Everything is read and
-//! resolved at once, so an answer needs neither the file nor a runtime. A name that is not listed does not exist.
+//! Two ways to write one: [`Format::Zone`], much like a zone file, which can also say that a name fails, and
+//! [`Format::PublicKeys`], the file of OpenDKIM's `TestPublicKeys`, where entries of a zone file are understood as well.
+//! Everything is read and resolved at once, so an answer needs neither the file nor a runtime. A name that is not listed
+//! does not exist.
+
+mod zone;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,22 +16,24 @@ use dkim_core::key_record::KeyAnswer;
 use super::{InspectFuture, Inspected, KeySource, LookupFuture, query_name};
 use crate::shown::cause;
 
-/// How the file is written. In both, empty lines and lines that begin with `#` say nothing.
+/// How the file is written. In both, empty lines and lines that begin with `#` or `;` say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One record a line, names taken as absolute:
+    /// Entries of a zone file, names taken as absolute:
     ///
     /// ```text
-    /// name TTL IN TXT "string" "string"...      with \" \\ and \DDD (decimal) as escapes
-    /// name TTL IN CNAME target
+    /// name [TTL] [IN] TXT "string" "string"...      with \" \\ and \DDD (decimal) as escapes
+    /// name [TTL] [IN] CNAME target
     /// ! NXDOMAIN|NODATA|SERVFAIL|REFUSED|TIMEOUT name
     /// ; a comment
     /// ```
     ///
-    /// A `!` line outdoes records of the same name; `TIMEOUT` fails at once. The TTL is for show. A string may be longer
+    /// An entry may go over several lines in parentheses. A name that ends in `_domainkey` needs the comment of the tool
+    /// that made the key, which tells the domain. A `!` line outdoes records of the same name; `TIMEOUT` fails at once. The TTL is for show. A string may be longer
     /// than the DNS allows.
     Zone,
-    /// `name record`, the record as it is to be read, without quotes; the first line for a name counts.
+    /// `name record`, the record as it is to be read, without quotes; or an entry of a zone file. The first for a name
+    /// counts.
     PublicKeys,
 }
 
@@ -80,23 +85,32 @@ impl RecordsFile {
 
     fn parse(octets: &[u8], format: Format) -> Result<Self, (usize, LineFault)> {
         let mut names = HashMap::new();
-        for (index, line) in octets.split(|&o| o == b'\n').enumerate() {
-            let line = line.trim_ascii();
-            let is_comment = match line.first() {
-                None | Some(b'#') => true,
-                Some(b';') => format == Format::Zone,
-                Some(_) => false,
+        let (mut rest, mut number) = (octets, 1);
+        while !rest.is_empty() {
+            let end = rest.iter().position(|&octet| octet == b'\n');
+            let octets = end.map_or(rest.len(), |end| end + 1);
+            let line = rest[..octets].trim_ascii();
+            let stated = match (line.first(), format) {
+                (None | Some(b'#' | b';'), _) => None,
+                (Some(b'!'), Format::Zone) => Some(outcome_line(&line[1..])),
+                (_, Format::PublicKeys) if !zone::is_meant(line) => Some(public_key_line(line)),
+                _ => {
+                    let entry =
+                        zone::entry(rest).map_err(|(below, fault)| (number + below, fault))?;
+                    add(&mut names, &entry.name, entry.said, format)
+                        .map_err(|fault| (number, fault))?;
+                    rest = &rest[entry.octets..];
+                    number += entry.lines;
+                    continue;
+                }
             };
-            if is_comment {
-                continue;
+            if let Some(stated) = stated {
+                stated
+                    .and_then(|(name, said)| add(&mut names, name, said, format))
+                    .map_err(|fault| (number, fault))?;
             }
-            let stated = match format {
-                Format::Zone => zone_line(line),
-                Format::PublicKeys => public_key_line(line),
-            };
-            stated
-                .and_then(|(name, said)| add(&mut names, name, said, format))
-                .map_err(|fault| (index + 1, fault))?;
+            rest = &rest[octets..];
+            number += 1;
         }
         let answers = names
             .keys()
@@ -149,8 +163,20 @@ pub enum LineFault {
     #[error("no record after the name")]
     NoRecord,
     /// Something else than the fields of a zone line.
-    #[error("not of the form: name TTL IN TXT \"string\"..., or: name TTL IN CNAME target")]
+    #[error("not of the form: name [TTL] [IN] TXT \"string\"..., or: name [TTL] [IN] CNAME target")]
     NotARecord,
+    /// A parenthesis that stays open.
+    #[error("the parenthesis that is opened here is not closed")]
+    Unclosed,
+    /// `$ORIGIN`, `$TTL`, `$INCLUDE`.
+    #[error("{0} is not read here: leave it out, and write each name whole")]
+    Directive(String),
+    /// A name without its domain.
+    #[error(
+        "the name \"{0}\" has no domain, and no comment of dkim-genkey tells it: write the whole name, \
+         SELECTOR._domainkey.DOMAIN, or make the key with dkim-genkey -d DOMAIN -a"
+    )]
+    Relative(String),
     /// A record of a type that is not read.
     #[error("record type \"{0}\" is not read here, only TXT and CNAME")]
     OtherType(String),
@@ -286,37 +312,12 @@ fn public_key_line(line: &[u8]) -> Result<(&[u8], Said), LineFault> {
     let (name, record) = next_word(line);
     if record.is_empty() {
         Err(LineFault::NoRecord)
+    } else if zone::is_relative(name) {
+        Err(LineFault::Relative(
+            String::from_utf8_lossy(name).into_owned(),
+        ))
     } else {
         Ok((name, Said::Txt(record.to_vec())))
-    }
-}
-
-fn zone_line(line: &[u8]) -> Result<(&[u8], Said), LineFault> {
-    if let Some(rest) = line.strip_prefix(b"!") {
-        return outcome_line(rest);
-    }
-    let (name, rest) = next_word(line);
-    let (ttl, rest) = next_word(rest);
-    let (class, rest) = next_word(rest);
-    let (kind, data) = next_word(rest);
-    if ttl.is_empty()
-        || !ttl.iter().all(u8::is_ascii_digit)
-        || !class.eq_ignore_ascii_case(b"IN")
-        || data.is_empty()
-    {
-        return Err(LineFault::NotARecord);
-    }
-    if kind.eq_ignore_ascii_case(b"TXT") {
-        Ok((name, Said::Txt(quoted_strings(data)?)))
-    } else if kind.eq_ignore_ascii_case(b"CNAME") {
-        match next_word(data) {
-            (target, b"") => Ok((name, Said::Cname(target.to_vec()))),
-            _ => Err(LineFault::NotARecord),
-        }
-    } else {
-        Err(LineFault::OtherType(
-            String::from_utf8_lossy(kind).into_owned(),
-        ))
     }
 }
 
@@ -331,41 +332,6 @@ fn outcome_line(rest: &[u8]) -> Result<(&[u8], Said), LineFault> {
         (b"", _) => Err(LineFault::NotAnOutcome),
         (name, b"") => Ok((name, Said::Outcome(outcome))),
         _ => Err(LineFault::NotAnOutcome),
-    }
-}
-
-/// The strings of `data`, joined.
-fn quoted_strings(mut data: &[u8]) -> Result<Vec<u8>, LineFault> {
-    let mut joined = Vec::with_capacity(data.len());
-    while !data.is_empty() {
-        data = quoted_string(data, &mut joined)?.trim_ascii_start();
-    }
-    Ok(joined)
-}
-
-/// Adds the string at the start of `data` to `joined` and gives what follows it.
-fn quoted_string<'a>(data: &'a [u8], joined: &mut Vec<u8>) -> Result<&'a [u8], LineFault> {
-    let mut rest = data.strip_prefix(b"\"").ok_or(LineFault::Unquoted)?;
-    loop {
-        match rest {
-            [] => return Err(LineFault::Unquoted),
-            [b'"', after @ ..] => return Ok(after),
-            [b'\\', a @ b'0'..=b'9', after @ ..] => {
-                let [b @ b'0'..=b'9', c @ b'0'..=b'9', after @ ..] = after else {
-                    return Err(LineFault::BadEscape);
-                };
-                let value = [a, b, c]
-                    .iter()
-                    .fold(0, |value, &digit| 10 * value + u16::from(digit - b'0'));
-                joined.push(u8::try_from(value).map_err(|_| LineFault::BadEscape)?);
-                rest = after;
-            }
-            [b'\\'] => return Err(LineFault::BadEscape),
-            [b'\\', octet, after @ ..] | [octet, after @ ..] => {
-                joined.push(*octet);
-                rest = after;
-            }
-        }
     }
 }
 
@@ -467,8 +433,8 @@ to.example.org 300 IN TXT "p="
         ] {
             assert_eq!(said(&file, name), want, "{name}");
         }
-        // Taken as it stands, quotes and all: the tag is named `300 IN TXT "p`.
-        assert!(said(&file, "c.example.org").starts_with("key record has quotation marks"));
+        // An entry of a zone file is read as one.
+        assert_eq!(said(&file, "c.example.org"), REVOKED);
     }
 
     #[test]
@@ -482,8 +448,59 @@ to.example.org 300 IN TXT "p="
             ),
             (
                 Format::Zone,
-                "a.example.org IN TXT \"p=\"",
+                "a.example.org IN IN TXT \"p=\"",
                 LineFault::NotARecord,
+            ),
+            (
+                Format::Zone,
+                "a.example.org v=DKIM1; p=",
+                LineFault::NotARecord,
+            ),
+            (
+                Format::Zone,
+                "a.example.org TXT ( ( \"p=\" ) )",
+                LineFault::NotARecord,
+            ),
+            (
+                Format::Zone,
+                "a.example.org TXT ( \"p=\"",
+                LineFault::Unclosed,
+            ),
+            (
+                Format::Zone,
+                "$ORIGIN example.org.",
+                LineFault::Directive("$ORIGIN".into()),
+            ),
+            (
+                Format::Zone,
+                "a._domainkey TXT \"p=\" ; the key",
+                LineFault::Relative("a._domainkey".into()),
+            ),
+            (
+                Format::Zone,
+                "a._domainkey TXT \"p=\" ; key b of example.org",
+                LineFault::Relative("a._domainkey".into()),
+            ),
+            // An owner that is left out.
+            (
+                Format::Zone,
+                "\tIN TXT \"p=\"",
+                LineFault::Relative("IN".into()),
+            ),
+            (
+                Format::PublicKeys,
+                "a.example.org \"v=DKIM1; p=\"",
+                LineFault::NotARecord,
+            ),
+            (
+                Format::PublicKeys,
+                "a.example.org IN TXT v=DKIM1; p=",
+                LineFault::Unquoted,
+            ),
+            (
+                Format::PublicKeys,
+                "a._domainkey p=",
+                LineFault::Relative("a._domainkey".into()),
             ),
             (
                 Format::Zone,
@@ -559,6 +576,52 @@ to.example.org 300 IN TXT "p="
     }
 
     #[test]
+    fn an_entry_may_go_over_lines_and_leave_out_ttl_and_class() {
+        let text = br#"
+a.example.org. IN TXT "p="   ; ( not opened
+b.example.org TXT ("p" ; with a ) comment
+  # "no comment here"
+"#;
+        // A `#` is none within an entry.
+        let (line, fault) = RecordsFile::parse(text, Format::Zone).unwrap_err();
+        assert_eq!((line, fault), (3, LineFault::Unclosed));
+        let text = br#"
+a.example.org. IN TXT "p="   ; ( not opened
+b.example.org TXT ("p" ; with a ) comment
+  "=" )
+c.example.org IN 1h TXT ( "p="
+)
+d.example.org 1d12h IN CNAME ( a.example.org. )
+e.example.org TXT"p="
+f._domainkey	IN	TXT	( "p="
+	"" )  ; key f of example.org
+g._domainkey	IN	TXT	( "v=DKIM1; h=sha256; k=rsa; "
+	  "p=" )  ; ----- DKIM key g for example.org
+g._domainkey.example.net.	IN	TXT	( "v=DKIM1; k=rsa; "
+	  "p=" )  ; ----- DKIM key g for example.net
+"#;
+        for format in [Format::Zone, Format::PublicKeys] {
+            let file = RecordsFile::parse(text, format).unwrap();
+            for name in "a b c d f._domainkey g._domainkey".split(' ') {
+                assert_eq!(
+                    said(&file, &format!("{name}.example.org")),
+                    REVOKED,
+                    "{name}"
+                );
+            }
+            assert_eq!(said(&file, "g._domainkey.example.net"), REVOKED);
+        }
+        let file = RecordsFile::parse(text, Format::Zone).unwrap();
+        assert_eq!(said(&file, "e.example.org"), REVOKED);
+        // Lines are counted through entries.
+        let text = [&text[..], b"a.example.org TXT (\n \"p=\"\n\"\\2\" )"].concat();
+        for format in [Format::Zone, Format::PublicKeys] {
+            let error = RecordsFile::parse(&text, format).unwrap_err();
+            assert_eq!(error, (17, LineFault::BadEscape));
+        }
+    }
+
+    #[test]
     fn an_error_says_where() {
         let path = std::env::temp_dir().join(format!("records-{}", std::process::id()));
         std::fs::write(
@@ -597,7 +660,7 @@ to.example.org 300 IN TXT "p="
     proptest! {
         #[test]
         fn any_octets_can_be_quoted(strings in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..5)) {
-            let mut line = b"a 1 IN TXT".to_vec();
+            let mut line = b"a.b 1 IN TXT".to_vec();
             for string in &strings {
                 line.extend(b" \"");
                 for &octet in string {
@@ -609,12 +672,12 @@ to.example.org 300 IN TXT "p="
                 }
                 line.push(b'"');
             }
-            let Ok((b"a", Said::Txt(record))) = zone_line(&line) else { panic!("not read") };
+            let Ok(zone::Entry { said: Said::Txt(record), .. }) = zone::entry(&line) else { panic!("not read") };
             prop_assert_eq!(record, strings.concat());
         }
 
         #[test]
-        fn any_file_is_read_or_refused(text in "([a-c.! \"\\\\0-9\n]|IN|TXT|CNAME|NXDOMAIN){0,60}") {
+        fn any_file_is_read_or_refused(text in "([a-c.! ();\"\\\\0-9\n]|IN|TXT|CNAME|NXDOMAIN){0,60}") {
             for format in [Format::Zone, Format::PublicKeys] {
                 let _ = RecordsFile::parse(text.as_bytes(), format);
             }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 /// Whom to ask.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RecordsArguments {
-    /// Take key records from FILE and not from the DNS: lines of the form NAME TTL IN TXT "STRING"..., or
+    /// Take key records from FILE and not from the DNS: entries of the form NAME [TTL] [IN] TXT "STRING"..., or
     /// ! NXDOMAIN|NODATA|SERVFAIL|REFUSED|TIMEOUT NAME; a name that is not listed does not exist
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nameservers", "timeout"])]
     records: Option<PathBuf>,
