@@ -19,6 +19,7 @@ use crate::tables::{is_host_name, is_selector, to_host_name};
 use clap::{ArgAction, Parser};
 use dkim_core::key_record::KeyAnswer;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -150,6 +151,14 @@ pub enum TestkeyError {
         CONFIGURATION_FILES.join(" and ")
     )]
     NoConfiguration,
+    /// The configuration cannot be opened.
+    #[error("cannot read {}: {}", path.display(), cause(source))]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The configuration is no good; its faults have been told.
     #[error("{}: {errors} {} in the configuration", path.display(), if *errors == 1 { "error" } else { "errors" })]
     Configuration {
@@ -186,7 +195,7 @@ impl Failure for TestkeyError {
             Self::SeveralModules | Self::HalfAName => EX_USAGE,
             Self::Key(error) => error.exit_code(),
             Self::Records(error) => error.exit_code(),
-            Self::NoConfiguration => EX_NOINPUT,
+            Self::NoConfiguration | Self::Unreadable { .. } => EX_NOINPUT,
             Self::Configuration { .. } | Self::NoKey { .. } => EX_CONFIG,
             Self::Start(_) => EX_IOERR,
             Self::Output(error) => error.exit_code(),
@@ -250,6 +259,9 @@ fn configuration(path: Option<&Path>) -> Result<(PathBuf, Config), TestkeyError>
         Some(path) => path.to_owned(),
         None => default_configuration().ok_or(TestkeyError::NoConfiguration)?,
     };
+    if let Err(source) = File::open(&path) {
+        return Err(TestkeyError::Unreadable { path, source });
+    }
     match Config::load(Some(&path), &Overrides::default()) {
         Ok((config, _)) => Ok((path, config)),
         Err(refused) => {
