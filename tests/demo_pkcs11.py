@@ -60,7 +60,8 @@ def by_milter(softhsm, pin, server):
     """The message as it is delivered."""
     mailbox = hop.Hop()
     signer = milter.Milter(Mode="s", Domain=SENDER, Selector="mail", KeyFile=URI, Pkcs11Module=softhsm.module,
-                           Pkcs11PinFile=pin, Canonicalization="relaxed/simple", InternalHosts="127.0.0.1")
+                           Pkcs11PinFile=pin, Canonicalization="relaxed/simple", InternalHosts="127.0.0.1",
+                           Nameservers=f"127.0.0.1:{server.port}")
     signer.environment = softhsm.environment
     verifier = milter.Milter("inet", Mode="v", AuthservID=RECEIVER, Nameservers=f"127.0.0.1:{server.port}")
     say(f"3. The signing milter on {signer.address}; SOFTHSM2_CONF is in its environment")
