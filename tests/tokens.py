@@ -118,7 +118,7 @@ class BadInput(TestCase):
             hsm.add_token(label)
         for label, ident, algorithm in [("mail", "01", "rsa:2048"), ("short", "02", "rsa:1024"),
                                         ("tiny", "03", "rsa:768"), ("double", "04", "rsa:1024"),
-                                        ("double", "05", "rsa:1024")]:
+                                        ("double", "05", "rsa:1024"), ("elliptic", "08", "EC:prime256v1")]:
             hsm.add_key("dkim", label, ident, algorithm)
         keys.openssl("req", "-x509", "-key", soft.path, "-subj", "/CN=rig.test", "-outform", "DER", "-out",
                      cls.home / "certificate")
@@ -171,6 +171,7 @@ class BadInput(TestCase):
         "a certificate": ("certificate", {}, r"\(there is a certificate of that name, which cannot sign\)"),
         "a public key": ("public", {}, r"\(there is a public key of that name, which cannot sign\)"),
         "type=cert": ("mail;type=cert", {}, "type=cert is not what signs"),
+        "an EC key": ("elliptic", {}, "object=elliptic.*: EC key, RSA or Ed25519 wanted"),
         "768 bits": ("tiny", {}, "RSA key of 768 bits is too short: at least 1024 are needed"),
         "an empty URI": ("pkcs11:", {}, "names no token and no key"),
         "a URI in quotation marks": ('"pkcs11:token=dkim;object=mail?pin-value=0815"', {},
@@ -196,6 +197,7 @@ class BadInput(TestCase):
         "C_GetFunctionList fails": ({"C_GetFunctionList": "0x5"}, "C_GetFunctionList failed with CKR_GENERAL_ERROR"),
         "C_GetInterface fails": ({"C_GetInterface": "0x54"}, "C_GetInterface failed with .* p11-kit-proxy.so"),
         "C_Initialize fails": ({"C_Initialize": "0x30"}, "C_Initialize failed with CKR_DEVICE_ERROR"),
+        "C_Initialize finds nothing": ({"C_Initialize": "0x5"}, "CKR_GENERAL_ERROR: .* SOFTHSM2_CONF .*tokendir"),
         "C_Initialize wants more": ({"C_Initialize": "0x7"}, "CKR_ARGUMENTS_BAD: .* parameters .* p11-kit-proxy.so"),
         "it hangs": ({"C_Initialize.hang": 1}, "still being opened|no call has returned|in time"),
         "it crashes": ({"C_Initialize.crash": 1}, "the process that holds the token's module"),

@@ -33,6 +33,8 @@ pub struct KeyFacts {
     pub id: Vec<u8>,
     /// Its public half, if it is of a kind that DKIM knows and the token tells.
     pub public: Option<Public>,
+    /// What it is instead, if it is of a kind that DKIM does not know: `EC`.
+    pub other_kind: Option<String>,
     /// CKA_SIGN, if the token tells.
     pub can_sign: Option<bool>,
     /// CKA_EXTRACTABLE, if the token tells.
@@ -49,7 +51,10 @@ impl KeyFacts {
         let kind = match self.public.as_ref().and_then(Public::key) {
             Some(key) if key.key_type() == KeyType::Rsa => format!("RSA of {} bits", key.bits()),
             Some(_) => "Ed25519".to_owned(),
-            None => "a key of another kind".to_owned(),
+            None => match &self.other_kind {
+                Some(kind) => format!("{kind} key, which is not for mail"),
+                None => "a key whose public half is not told".to_owned(),
+            },
         };
         match self.method {
             Some(method) => format!("{kind}, by {}", method.mechanism()),
@@ -225,6 +230,7 @@ pub(crate) fn facts(
         label,
         id,
         public: public.as_ref().map(Public::of),
+        other_kind: seen.kind.and_then(other_kind),
         can_sign: seen.sign,
         extractable: seen.extractable,
         always_authenticate: seen.always_authenticate,
@@ -238,10 +244,15 @@ pub(crate) fn check(facts: &KeyFacts) -> Result<(PublicKey, Method, Vec<String>)
         key: facts.uri.clone(),
         reason,
     };
+    if let Some(kind) = &facts.other_kind {
+        return Err(unfit(format!(
+            "{kind} key, RSA or Ed25519 wanted: mail is signed with no other (RFC 6376, RFC 8463)"
+        )));
+    }
     let public = facts.public.as_ref().and_then(Public::key).ok_or_else(|| {
         unfit(
-            "is neither an RSA nor an Ed25519 key, or the token does not tell its public half; put the public key \
-             beside it, with the same id"
+            "the token does not tell the key's public half, or it is none of RSA or Ed25519; put the public key beside \
+             it, with the same id"
                 .to_owned(),
         )
     })?;
@@ -295,6 +306,17 @@ pub(crate) fn check(facts: &KeyFacts) -> Result<(PublicKey, Method, Vec<String>)
         ));
     }
     Ok((public, method, notes))
+}
+
+/// What people call `kind`, if it is none that DKIM knows.
+fn other_kind(kind: TokenKeyType) -> Option<String> {
+    match kind {
+        TokenKeyType::RSA | TokenKeyType::EC_EDWARDS => None,
+        TokenKeyType::EC => Some("EC".to_owned()),
+        TokenKeyType::EC_MONTGOMERY => Some("EC Montgomery".to_owned()),
+        TokenKeyType::DSA => Some("DSA".to_owned()),
+        other => Some(other.to_string()),
+    }
 }
 
 /// Signs `octets`; `pin` is asked for the login that a method with a PIN needs in between.

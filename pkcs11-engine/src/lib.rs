@@ -46,5 +46,5 @@ pub use listing::TokenListing;
 pub use on_token::OnToken;
 pub use reference::{Reference, ReferenceError, TokenTask, installed_modules};
 pub use serving::{TokenDigest, TokenDigester, TokenVerifier};
-pub use settings::{Isolation, Level, Notice, Settings};
+pub use settings::{Isolation, Level, Notice, Settings, told_once};
 pub use tokens::{TokenKey, Tokens};

@@ -68,7 +68,7 @@ impl Module {
             return Err(fault("name the file by its whole path".to_owned()));
         }
         if let Err(error) = std::fs::metadata(path) {
-            return Err(fault(error.to_string()));
+            return Err(fault(format!("{error}{}", seen_from(path))));
         }
         let context = Pkcs11::new(path).map_err(|error| fault(cannot_load(path, &error)))?;
         // One reference is never given back, so that the library stays.
@@ -193,6 +193,7 @@ impl Module {
                 let (call, code) = call_and_code(&error);
                 let hint = match error {
                     Error::Pkcs11(RvError::ArgumentsBad, _) => WANTS_MORE,
+                    Error::Pkcs11(RvError::GeneralError, _) => CANNOT_BEGIN,
                     _ => "",
                 };
                 Err(self.fault(format!("{call} failed with {code}{hint}")))
@@ -319,9 +320,42 @@ fn loader_says<'a>(path: &Path, sentence: &'a str) -> &'a str {
     }
 }
 
+/// What to say of a `path` below the working directory: it was most likely given as a bare name, which is no name to be
+/// searched for.
+fn seen_from(path: &Path) -> String {
+    match (std::env::current_dir(), path.parent()) {
+        (Ok(here), Some(parent)) if here == parent => format!(
+            "; a bare name is seen from the working directory, {}, and not searched for: give the module's whole path",
+            here.display()
+        ),
+        _ => String::new(),
+    }
+}
+
+/// What is done for a module that says no more, as SoftHSM does.
+const CANNOT_BEGIN: &str = ": the module may not find its configuration or its store; with SoftHSM, SOFTHSM2_CONF must name \
+                            a file that this user can read, and directories.tokendir in it a directory that is there";
+
 /// What is done for a module such as NSS softokn, which refuses arguments as the standard has them.
 const WANTS_MORE: &str = ": the module may want parameters of its own, as NSS softokn does; give them by x-init-reserved \
                           in a module file of p11-kit, and load p11-kit-proxy.so";
 
 /// How long one thread waits for another that initialises the module.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_name_is_told_to_be_seen_from_here() {
+        let here = std::env::current_dir().unwrap();
+        let said = |path: &Path| Module::load(path).unwrap_err().to_string();
+        let wanted = format!(
+            "working directory, {}, and not searched for",
+            here.display()
+        );
+        assert!(said(&here.join("no-such-module.so")).contains(&wanted));
+        assert!(!said(Path::new("/no/such/module.so")).contains("bare name"));
+    }
+}

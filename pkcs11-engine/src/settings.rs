@@ -65,6 +65,15 @@ impl fmt::Display for Notice {
     }
 }
 
+/// `sentence`, which a fault or a notice has, for a tool that ends at once: that a wrong PIN is remembered concerns only
+/// who goes on.
+pub fn told_once(sentence: &str) -> String {
+    sentence.replace(NOT_AGAIN, "is wrong")
+}
+
+/// What becomes of a wrong PIN.
+pub(crate) const NOT_AGAIN: &str = "is not tried again until it changes";
+
 /// How grave a notice is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {

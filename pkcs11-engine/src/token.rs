@@ -21,6 +21,7 @@ use crate::key::Failed;
 use crate::module::{Entered, Module};
 use crate::pin::{Pin, PinSource};
 use crate::service::{Fingerprint, Salt};
+use crate::settings::NOT_AGAIN;
 use crate::uri::{TokenFacts, Uri};
 
 pub(crate) struct Token {
@@ -346,9 +347,7 @@ impl Token {
                 Err(error) => error.to_string(),
                 Ok(pin) => match self.known_as_wrong(&source, pin.fingerprint(&self.salt)) {
                     None => return Ok((source, pin)),
-                    Some(answer) => format!(
-                        "{answer}; the PIN from {source} is not tried again until it changes"
-                    ),
+                    Some(answer) => format!("{answer}; the PIN from {source} {NOT_AGAIN}"),
                 },
             };
             reason.get_or_insert(why_not);

@@ -14,7 +14,9 @@ use dkim_core::engine::{KeyType, PublicKey};
 use dkim_core::key_record::KeyAnswer;
 use pkcs11_engine::pin::PinSource;
 use pkcs11_engine::uri::Uri;
-use pkcs11_engine::{Fault, KeyFacts, Public, Reference, TokenListing, installed_modules};
+use pkcs11_engine::{
+    Fault, KeyFacts, Public, Reference, TokenListing, installed_modules, told_once,
+};
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -225,10 +227,10 @@ impl Search {
                 "private keys are hidden: the PIN is not tried, as {locked} tokens want one; name this one by -u"
             ),
             (Some(Fault::Pin { reason, .. }), Some(_)) => {
-                format!("private keys are hidden, as nobody is logged in: {reason}")
+                format!("private keys are hidden, as nobody is logged in: {}", told_once(reason))
             }
             (Some(fault), Some(_)) => {
-                format!("private keys are hidden, as nobody is logged in: {fault}")
+                format!("private keys are hidden, as nobody is logged in: {}", told_once(&fault.to_string()))
             }
         };
         writeln!(output, "      {}", one_line(&sentence))
@@ -343,8 +345,11 @@ impl Outcome {
 /// What there is to know of `key`, whose public half is `public`.
 fn told(key: &KeyFacts, public: Option<&PublicKey>) -> String {
     let Some(public) = public else {
-        return "not for mail: neither an RSA nor an Ed25519 key, or the token does not tell its public half"
-            .to_owned();
+        return match &key.other_kind {
+            Some(kind) => format!("not for mail: {kind} key, RSA or Ed25519 wanted"),
+            None => "not for mail: the token does not tell its public half, or it is none of RSA or Ed25519"
+                .to_owned(),
+        };
     };
     let mut told = vec![kind_and_size(public)];
     told.push(match (key.can_sign, key.method) {
@@ -397,6 +402,7 @@ mod tests {
             label: b"2026a".to_vec(),
             id: vec![1],
             public: None,
+            other_kind: None,
             can_sign: Some(true),
             extractable: Some(false),
             always_authenticate: false,
@@ -453,7 +459,15 @@ mod tests {
 
     #[test]
     fn a_key_without_a_public_half_is_not_for_mail() {
-        assert!(told(&facts(), None).starts_with("not for mail"));
+        assert!(told(&facts(), None).starts_with("not for mail: the token does not tell"));
+        let elliptic = KeyFacts {
+            other_kind: Some("EC".to_owned()),
+            ..facts()
+        };
+        assert_eq!(
+            told(&elliptic, None),
+            "not for mail: EC key, RSA or Ed25519 wanted"
+        );
         assert!(!can_sign(&facts(), None));
     }
 }

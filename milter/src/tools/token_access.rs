@@ -8,7 +8,7 @@ use pkcs11_engine::pin::PinSource;
 use pkcs11_engine::uri::Uri;
 use pkcs11_engine::{
     Fault, Isolation, Level, Reference, ReferenceError, Settings, TokenDigester, TokenListing,
-    TokenVerifier, Tokens,
+    TokenVerifier, Tokens, told_once,
 };
 use std::collections::BTreeSet;
 use std::io;
@@ -135,7 +135,7 @@ impl TokenUse {
         let tokens = Tokens::new(settings, move |notice| match notice.level {
             Level::Info => {}
             Level::Warning => telling.warn(tool, notice.text),
-            Level::Error => lock(&telling.errors).push(notice.text),
+            Level::Error => lock(&telling.errors).push(told_once(&notice.text)),
         })?;
         Ok(TokenAccess { tool, tokens, told })
     }
@@ -224,7 +224,7 @@ impl TokenError {
                 Fault::NotYet => {
                     format!("the token has not answered within {} s", PATIENCE.as_secs())
                 }
-                fault => fault.to_string(),
+                fault => told_once(&fault.to_string()),
             },
             code: fault_code(fault),
         }
