@@ -361,6 +361,9 @@ fn fault(label: &str, error: &NetError) -> String {
         NetError::Truncated => {
             format!("{label} gave a truncated answer by UDP and no whole one by TCP")
         }
+        NetError::NoConnections => {
+            format!("{label} cannot be reached: there is no way to it from this machine's network")
+        }
         other => format!("{label}: {other}"),
     }
 }
@@ -409,5 +412,14 @@ mod tests {
         for (milliseconds, want) in [(5000, "5 s"), (250, "0.3 s"), (1500, "1.5 s"), (0, "0 s")] {
             assert_eq!(seconds(Duration::from_millis(milliseconds)), want);
         }
+    }
+
+    #[test]
+    fn a_server_without_a_way_to_it_is_told_in_words() {
+        let told = fault("192.0.2.1", &NetError::NoConnections);
+        assert!(
+            told.starts_with("192.0.2.1 cannot be reached: there is no way"),
+            "{told}"
+        );
     }
 }

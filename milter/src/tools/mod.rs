@@ -22,9 +22,12 @@ use crate::shown::{cause, one_line};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dkim_core::engine::{Engine, engine_by_name, engines};
 use std::error::Error;
+use std::fmt::Display;
 use std::io::{self, Write};
+use std::ops::RangeFrom;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::SystemTime;
 
 /// Runs `tool` with the arguments of the command line, and says how the process is to end.
@@ -77,6 +80,25 @@ fn now() -> u64 {
 /// `path` as it is found from anywhere, for those who do not take another.
 fn absolute(path: Option<&Path>) -> Option<PathBuf> {
     path.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
+}
+
+/// Reads a whole number in `range`, and says so where there is none.
+fn whole_number<T: Copy + Display + FromStr + PartialOrd>(
+    range: RangeFrom<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if number >= range.start => Ok(number),
+        _ => Err(format!("a whole number is wanted, {} or more", range.start)),
+    }
+}
+
+/// `count` times, as people say it.
+fn times(count: usize) -> String {
+    match count {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        count => format!("{count} times"),
+    }
 }
 
 /// Reads the name of an engine.
@@ -149,5 +171,23 @@ fn check_command_line(mut command: clap::Command, manual: &str) {
             .iter()
             .any(|end| manual.contains(&format!(" Fl \\-{option}{end}")));
         assert!(is_told, "{option}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_is_told_what_is_wanted() {
+        let read = whole_number(1024_u32..);
+        assert_eq!(read("4096"), Ok(4096));
+        for text in ["1h", "", "-1", "512", "4294967296"] {
+            assert_eq!(
+                read(text).unwrap_err(),
+                "a whole number is wanted, 1024 or more",
+                "{text}"
+            );
+        }
     }
 }

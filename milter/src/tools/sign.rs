@@ -9,7 +9,7 @@ use super::private_key::{KeyError, KeyLoader, KeyName};
 use super::token_access::TokenArguments;
 use super::{
     EX_DATAERR, EX_OK, EX_SOFTWARE, EX_UNAVAILABLE, EX_USAGE, Failure, OutputError, engine_parser,
-    now, say,
+    now, say, times, whole_number,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser};
@@ -86,7 +86,7 @@ pub struct SignArguments {
     oversign_headers: Option<String>,
 
     /// Seconds after which the signature expires (x=)
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = whole_number(1_u64..))]
     expire: Option<u64>,
 
     /// State the length of the body (l=). Anybody can then add to it; it is seldom wise
@@ -98,7 +98,7 @@ pub struct SignArguments {
     tags: Vec<(String, String)>,
 
     /// Time of signing (t=), in seconds since 1970 [default: now]
-    #[arg(long, value_name = "EPOCH")]
+    #[arg(long, value_name = "EPOCH", value_parser = whole_number(0_u64..))]
     now: Option<u64>,
 
     /// Write the DKIM-Signature fields alone
@@ -227,7 +227,7 @@ fn sign_with(
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// A selector without a key, or the other way round.
-    #[error("-s is given {selectors} times and -k {keys} times: give one key for each selector")]
+    #[error("-s is given {} and -k {}: give one key for each selector", times(*selectors), times(*keys))]
     Unpaired {
         /// How often `-s` stands.
         selectors: usize,
@@ -236,7 +236,7 @@ pub enum SignError {
     },
     /// It is not clear which signature gets what.
     #[error(
-        "{option} is given {count} times and -s {selectors} times: give {option} once, or once for each selector"
+        "{option} is given {} and -s {}: give {option} once, or once for each selector", times(*count), times(*selectors)
     )]
     Count {
         /// The option.
