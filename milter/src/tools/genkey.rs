@@ -1,7 +1,7 @@
 //! `dkim-genkey`: a new key in a file, and its record for the zone (RFC 6376 section 3.6.1).
 
 use super::new_key::{NewKeyError, new_key};
-use super::{EX_CANTCREAT, EX_OK, EX_SOFTWARE, EX_USAGE, Failure, OutputError};
+use super::{EX_CANTCREAT, EX_OK, EX_SOFTWARE, EX_USAGE, Failure, OutputError, say, whole_number};
 use crate::record_check::record;
 use crate::shown::cause;
 use crate::tables::{is_selector, to_host_name};
@@ -13,10 +13,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+const NAME: &str = "dkim-genkey";
+
 /// Make a private key for DKIM in SELECTOR.private, and its record for the zone in SELECTOR.txt.
 #[derive(Debug, Parser)]
 #[command(
-    name = "dkim-genkey",
+    name = NAME,
     version,
     disable_help_flag = true,
     after_help = "Example: dkim-genkey -d example.com -s 2026a -D /etc/dkim",
@@ -32,9 +34,9 @@ Exit codes:
   74  the record cannot be written to standard output"
 )]
 pub struct GenkeyArguments {
-    /// Size of an RSA key: 2048, 3072 or 4096
-    #[arg(short, long, value_name = "BITS", default_value = "2048")]
-    bits: u32,
+    /// Size of an RSA key: 2048, 3072 or 4096 [default: 2048]
+    #[arg(short, long, value_name = "BITS", value_parser = whole_number(1_u32..))]
+    bits: Option<u32>,
 
     /// Domain that will use the key; it is told in a comment of the record
     #[arg(short, long, value_name = "DOMAIN", value_parser = domain)]
@@ -72,7 +74,7 @@ pub struct GenkeyArguments {
     #[arg(short, long = "append-domain", requires = "domain")]
     append_domain: bool,
 
-    /// Show the options, with --help at length
+    /// Show the options, at length
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
 }
@@ -83,10 +85,11 @@ pub struct GenkeyArguments {
 /// Why there is none. What was there before stays, and nothing is left half made.
 pub fn generate_key(arguments: GenkeyArguments) -> Result<u8, GenkeyError> {
     let key_type = match &*arguments.kind {
+        "ed25519" if arguments.bits.is_some() => return Err(GenkeyError::SizeOfEd25519),
         "ed25519" => KeyType::Ed25519,
         _ => KeyType::Rsa,
     };
-    let key = new_key(key_type, arguments.bits)?;
+    let key = new_key(key_type, arguments.bits.unwrap_or(RSA_BITS))?;
     let ready = signing_key(&key)?;
     let text = zone_entry(&arguments, &record(ready.public_key(), &arguments.tags()));
     let file = |ending| {
@@ -101,6 +104,15 @@ pub fn generate_key(arguments: GenkeyArguments) -> Result<u8, GenkeyError> {
         let _ = fs::remove_file(&private);
         return Err(error);
     }
+    if rustix::process::geteuid().is_root() {
+        let (path, owner) = (private.display(), "dkim-milter");
+        say(
+            NAME,
+            &format!(
+                "{path} is root's: the user of the daemon must be able to read it (chown {owner}: {path})"
+            ),
+        );
+    }
     let mut output = io::stdout().lock();
     output
         .write_all(text.as_bytes())
@@ -112,6 +124,11 @@ pub fn generate_key(arguments: GenkeyArguments) -> Result<u8, GenkeyError> {
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum GenkeyError {
+    /// A size, where there is no choice.
+    #[error(
+        "--bits is for RSA keys: an Ed25519 key has one size (RFC 8463 section 4); leave it out"
+    )]
+    SizeOfEd25519,
     /// None can be made.
     #[error(transparent)]
     New(#[from] NewKeyError),
@@ -140,7 +157,7 @@ pub enum GenkeyError {
 impl Failure for GenkeyError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::New(NewKeyError::Size { .. }) => EX_USAGE,
+            Self::SizeOfEd25519 | Self::New(NewKeyError::Size { .. }) => EX_USAGE,
             Self::New(_) | Self::Engine(_) => EX_SOFTWARE,
             Self::Exists { .. } | Self::Unwritten { .. } => EX_CANTCREAT,
             Self::Output(error) => error.exit_code(),
@@ -246,6 +263,9 @@ fn hashes(text: &str) -> Result<String, String> {
     Ok(names.join(":"))
 }
 
+/// What is right for mail (RFC 8301 section 3.2).
+const RSA_BITS: u32 = 2048;
+
 /// The longest string of a TXT record.
 const LONGEST_STRING: usize = 255;
 
@@ -315,6 +335,17 @@ mod tests {
             error.starts_with("zone:1: the name \"mail._domainkey\" has no domain"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn an_ed25519_key_has_no_choice_of_size() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().to_str().unwrap();
+        let given = arguments(&["-D", place, "--type", "ed25519", "-b", "4096"]);
+        let error = generate_key(given).unwrap_err();
+        assert_eq!(error.exit_code(), EX_USAGE);
+        assert!(error.to_string().starts_with("--bits is for RSA keys"));
+        assert_eq!(fs::read_dir(place).unwrap().count(), 0);
     }
 
     #[test]
