@@ -29,6 +29,7 @@ pub(super) struct MessageInput {
     reader: MessageReader,
     /// What came with the end of the header, in CRLF form.
     body_start: Vec<u8>,
+    separators: Separators,
     buffer: Vec<u8>,
 }
 
@@ -51,6 +52,7 @@ impl MessageInput {
             octets,
             reader: MessageReader::new(MAX_HEADER),
             body_start: Vec::new(),
+            separators: Separators::default(),
             buffer: vec![0; CHUNK],
         })
     }
@@ -98,20 +100,30 @@ impl MessageInput {
         }
     }
 
+    /// Whether this looks like a folder in mbox form with several messages, as far as the body has been read.
+    pub(super) fn holds_several(&self) -> bool {
+        self.reader.has_mbox_line() && self.separators.found
+    }
+
     /// Reads the body and gives it to `body`, in CRLF form, piece by piece, until there is no more or `body` wants no
     /// more. A pipe is read to its end in any case, so that its writer can finish.
     pub(super) fn read_body(
         &mut self,
         mut body: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), InputError> {
-        let mut wanted = body(&std::mem::take(&mut self.body_start));
+        let body_start = std::mem::take(&mut self.body_start);
+        let separators = &mut self.separators;
+        separators.look_at(&body_start);
+        let mut wanted = body(&body_start);
         while wanted || !self.octets.is_regular {
             let count = self.fill()?;
             if count == 0 {
                 break;
             }
             // In the body there is no limit to exceed.
+            let separators = &mut self.separators;
             let _ = self.reader.read(&self.buffer[..count], |octets| {
+                separators.look_at(octets);
                 wanted = wanted && body(octets);
             });
         }
@@ -184,6 +196,45 @@ impl MessageInput {
         }
     }
 }
+
+/// Looks for lines that begin with `From ` after an empty one, by which an mbox parts messages.
+#[derive(Debug)]
+struct Separators {
+    /// The last octets seen, as a line may come in pieces.
+    tail: Vec<u8>,
+    found: bool,
+}
+
+impl Default for Separators {
+    /// At the start of a body, which an empty line stands before.
+    fn default() -> Self {
+        Self {
+            tail: b"\r\n\r\n".to_vec(),
+            found: false,
+        }
+    }
+}
+
+impl Separators {
+    fn look_at(&mut self, octets: &[u8]) {
+        if self.found || octets.is_empty() {
+            return;
+        }
+        let start = octets.len().min(SEPARATOR.len());
+        self.tail.extend_from_slice(&octets[..start]);
+        let find = |octets| memchr::memmem::find(octets, SEPARATOR).is_some();
+        self.found = find(&self.tail) || find(octets);
+        let last = &octets[octets.len() - start..];
+        if start == SEPARATOR.len() {
+            self.tail.clear();
+            self.tail.extend_from_slice(last);
+        }
+        let more = self.tail.len().saturating_sub(SEPARATOR.len() - 1);
+        self.tail.drain(..more);
+    }
+}
+
+const SEPARATOR: &[u8] = b"\r\n\r\nFrom ";
 
 /// Where the octets come from.
 #[derive(Debug)]
@@ -348,5 +399,27 @@ pub(super) fn shown(path: &Path) -> std::path::Display<'_> {
         Path::new("standard input").display()
     } else {
         path.display()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_message_of_an_mbox_is_seen_wherever_pieces_end() {
+        for (body, is_there) in [
+            ("a\r\n\r\nFrom b\r\n", true),
+            ("\r\nFrom b", true),
+            ("a\r\nFrom b\r\n\r\n From c\r\n\r\nFrom: d\r\n", false),
+        ] {
+            for size in 1..body.len() {
+                let mut separators = Separators::default();
+                for piece in body.as_bytes().chunks(size) {
+                    separators.look_at(piece);
+                }
+                assert_eq!(separators.found, is_there, "{body:?} {size}");
+            }
+        }
     }
 }

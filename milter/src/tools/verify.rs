@@ -11,7 +11,7 @@ use super::report::{MessageReport, SignatureReport, no_signature};
 use super::token_access::TokenArguments;
 use super::{
     EX_DATAERR, EX_IOERR, EX_NOINPUT, EX_OK, EX_TEMPFAIL, EX_USAGE, Failure, OutputError,
-    engine_parser, now, say,
+    engine_parser, now, say, whole_number,
 };
 use crate::shown::one_line;
 use clap::Parser;
@@ -67,15 +67,15 @@ pub struct VerifyArguments {
     records: RecordsArguments,
 
     /// Time for t= and x=, in seconds since 1970 [default: now]
-    #[arg(long, value_name = "EPOCH")]
+    #[arg(long, value_name = "EPOCH", value_parser = whole_number(0_u64..))]
     now: Option<u64>,
 
     /// Smallest RSA key that is accepted, 1024 at least
-    #[arg(long, value_name = "BITS", default_value = "1024", value_parser = clap::value_parser!(u32).range(1024..))]
+    #[arg(long, value_name = "BITS", default_value = "1024", value_parser = whole_number(1024_u32..))]
     min_rsa_bits: u32,
 
     /// Most signatures of a message that are evaluated
-    #[arg(long, value_name = "COUNT", default_value = "10")]
+    #[arg(long, value_name = "COUNT", default_value = "10", value_parser = whole_number(0_usize..))]
     max_signatures: usize,
 
     /// Engine to check with [default: the first]
@@ -221,6 +221,16 @@ impl Judge<'_> {
             }
             verifier.wants_body()
         })?;
+        if input.holds_several() {
+            say(
+                NAME,
+                &format!(
+                    "warning: {} begins with \"From \" and has more such lines: if it is an mbox of several messages, \
+                     give each in a file of its own, as all is judged as one",
+                    path.display()
+                ),
+            );
+        }
         let header = input.header();
         let checks = match on_token {
             Some(body) => {
