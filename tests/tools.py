@@ -525,7 +525,7 @@ class Testkey(rig.TestCase):
         self.assertIn(b'"four"', done.stderr)
         done = self.check("-x", configuration, "-d", "example.com", "-s", "rsa", "--records", zone)
         self.assertEqual((done.returncode, done.stdout.count(b"ok ")), (0, 2), done.stderr)
-        self.assertEqual(self.check("-x", "/nowhere").returncode, 78)
+        self.assertEqual(self.check("-x", "/nowhere").returncode, 66)
 
     def test_a_single_key_of_a_configuration_and_its_records(self):
         (home / "public").write_text("".join(f"{name} {text}\n" for name, text in records.items()))
@@ -672,6 +672,42 @@ class TestkeyKilled(rig.TestCase):
             helpers = token.helpers(process.pid)
             process.kill()
         rig.until(5, lambda: not any(os.path.exists(f"/proc/{pid}/exe") for pid in helpers), lambda: f"the end of {helpers}")
+
+
+class Words(rig.TestCase):
+    """What tools say where something small is wrong, and how they end."""
+
+    @rig.cases({
+        "no configuration": ("dkim-testkey", ["-x", "/nowhere/conf"], 66, "cannot read /nowhere/conf: No such file"),
+        "a time with a unit": ("dkim-sign", ["-d", "a.test", "-s", "a", "-k", "a", "--expire", "1h"], 64,
+                               "a whole number is wanted, 1 or more"),
+        "a size too small": ("dkim-verify", ["--min-rsa-bits", "512"], 64, "a whole number is wanted, 1024 or more"),
+        "a key too few": ("dkim-sign", ["-d", "a.test", "-s", "a", "-s", "b", "-k", "a"], 64,
+                          "-s is given twice and -k once"),
+    })
+    def test_an_argument_is_told_what_is_wanted(self, case):
+        program, arguments, code, words = case
+        done = run(program, *arguments)
+        self.assertEqual(done.returncode, code)
+        self.assertIn(words, done.stderr.decode())
+
+    @rig.cases({"two": (b"From a\n%b\nFrom b\n%b", True), "one": (b"From a\n%b%b", False)})
+    def test_an_mbox_of_several_messages_is_warned_of(self, case):
+        form, is_warned = case
+        message = signed().replace(b"\r\n", b"\n")
+        raw = form % (message, message if is_warned else b"")
+        done = run("dkim-verify", "--records", zone, stdin=raw)
+        self.assertEqual(done.returncode, 1 if is_warned else 0)
+        self.assertEqual(b"mbox of several messages" in done.stderr, is_warned, done.stderr)
+
+    @rig.cases({"relative": [], "whole": ["-a"]})
+    def test_a_record_is_read_as_it_was_written(self, how):
+        folder = rig.folder("written")
+        made = run("dkim-genkey", "-D", folder, "-d", "example.com", "-s", "new", *how)
+        self.assertEqual(made.returncode, 0)
+        done = run("dkim-testkey", "-d", "example.com", "-s", "new", "-k", folder / "new.private", "--records",
+                   folder / "new.txt")
+        self.assertEqual((done.returncode, done.stderr), (0, b""), done.stdout)
 
 
 class Genkey(rig.TestCase):
