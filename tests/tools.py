@@ -341,6 +341,13 @@ class SignInToken(InToken):
         done = self.sign(f"{self.URI}?module-path={self.module.module}&pin-source={self.pin}")
         self.assertEqual(outside.dkimpy_verify(done.stdout, self.records), {"2026a": "pass"})
 
+    def test_a_wrong_pin_is_told_once_and_without_what_a_daemon_does(self):
+        wrong = self.home / "wrong"
+        wrong.write_text("000000")
+        wrong.chmod(0o600)
+        done = self.sign(self.URI, "--pkcs11-module", self.module.module, "--pkcs11-pin-file", wrong)
+        self.told(done, 78, f"CKR_PIN_INCORRECT; the PIN from PIN file {wrong} is wrong")
+
     def test_a_key_in_a_file_may_sign_beside_it(self):
         done = self.sign(self.URI, *self.where, "-s", "rsa", "-k", rsa.path)
         self.assertEqual(set(outside.dkimpy_verify(done.stdout, self.records | records).values()), {"pass"})
