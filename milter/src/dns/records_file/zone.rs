@@ -57,6 +57,9 @@ enum Token<'a> {
     Text(Vec<u8>),
 }
 
+/// Those of a record, and the last comment in it.
+type Tokens<'a> = (Vec<Token<'a>>, &'a [u8]);
+
 struct Reader<'a> {
     rest: &'a [u8],
     /// Lines that have ended.
@@ -65,7 +68,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// All up to the end of the line that ends outside parentheses, and the last comment.
-    fn tokens(&mut self) -> Result<(Vec<Token<'a>>, &'a [u8]), (usize, LineFault)> {
+    fn tokens(&mut self) -> Result<Tokens<'a>, (usize, LineFault)> {
         let (mut tokens, mut comment) = (Vec::new(), &b""[..]);
         let mut opened = None;
         loop {
