@@ -207,7 +207,8 @@ struct CommonArguments {
     #[arg(long, value_name = "SECONDS", default_value = "0.5", allow_negative_numbers = true, value_parser = parse_seconds)]
     warmup: Duration,
 
-    /// Who signs or checks: aws-lc, rustcrypto, or pkcs11:URI, which names a private key in a token (RFC 7512)
+    /// Who signs or checks: aws-lc-ifma (where the processor has AVX-512 IFMA), aws-lc, rustcrypto, or pkcs11:URI, which
+    /// names a private key in a token (RFC 7512)
     /// [default: the first one]
     #[arg(long, value_name = "NAME|pkcs11:URI", value_parser = EngineParser)]
     engine: Option<EngineArgument>,
@@ -578,7 +579,7 @@ mod tests {
             ("-b relaxd", "'relaxed'"),
             (
                 "--engine aws-lcc",
-                "[possible values: aws-lc, rustcrypto, pkcs11:URI]\n\n  tip: a similar value exists: 'aws-lc'",
+                "aws-lc, rustcrypto, pkcs11:URI]\n\n  tip: a similar value exists: 'aws-lc'",
             ),
             ("--engine pkcs11:URI", "the URI of --engine"),
             ("--engine pkcs11:token=x", "which module has the token"),

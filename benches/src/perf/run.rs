@@ -365,7 +365,7 @@ mod tests {
         assert!(window.failures.count > 0);
         assert_eq!(
             window.failures.reasons[&0].0,
-            "aws-lc: fail: signature did not verify"
+            format!("{}: fail: signature did not verify", engines()[0].name())
         );
     }
 
