@@ -38,6 +38,11 @@ class Daemon(milter.Milter):
         (self.home / "SigningTable").write_text("*@example.com k1\n*@two.example k2\n")
         self.write()
 
+    def listens(self):
+        """On both sockets: they are opened one after the other."""
+        is_told = self.options.get("StatusSocket") == f"inet:{self.status}@127.0.0.1"
+        return super().listens() and (not is_told or rig.answers(self.status))
+
     def get(self, path, method="GET", timeout=5):
         """The code and the text."""
         connection = http.client.HTTPConnection("127.0.0.1", self.status, timeout=timeout)
