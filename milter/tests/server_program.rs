@@ -150,7 +150,7 @@ fn a_check_tells_all_that_is_wrong_and_exits_with_78() {
             "Mode=x",
         ],
     );
-    assert_eq!(code, Some(78), "{said}");
+    assert_eq!(code, Some(64), "all of it is in the arguments: {said}");
     assert!(
         said.contains("Canonicalization") && said.contains("Mode"),
         "{said}"
@@ -164,7 +164,7 @@ fn wrong_use_and_help_have_their_exit_codes() {
         (&["--bogus"][..], 64, "--bogus"),
         (&["--help"], 0, "--foreground"),
         (&["-V"], 0, env!("CARGO_PKG_VERSION")),
-        (&["-f", "-p", "local:relative"], 78, "must be absolute"),
+        (&["-f", "-p", "local:relative"], 64, "must be absolute"),
         (
             &["-f", "-p", "local:/no/such/directory/socket"],
             69,
@@ -380,7 +380,7 @@ fn started_as_root_it_becomes_its_user_and_says_what_a_reload_will_miss() {
     kill_process(daemon.pid(), Signal::TERM).unwrap();
     let (_, log) = daemon.wait();
     assert!(
-        log.contains("read as root, but a reload will fail: user 54321 cannot read"),
+        log.contains("read as root, but a start as that user, and every reload, will fail: user 54321 cannot read"),
         "{log}"
     );
 }

@@ -392,13 +392,13 @@ fn every_failure_has_its_code_and_its_sentence() {
             format!("-d example.com {good} -s more"),
             MESSAGE,
             64,
-            "-s is given 2 times and -k 1 times: give one key",
+            "-s is given twice and -k once: give one key",
         ),
         (
             format!("-d example.com -d b.example -d c.example {both}"),
             MESSAGE,
             64,
-            "-d is given 3 times and -s 2 times: give -d once",
+            "-d is given 3 times and -s twice: give -d once",
         ),
         (
             format!("-d example.com {good}"),
