@@ -384,6 +384,7 @@ refused.example.org 300 IN CNAME re.example.org
 loop.example.org 300 IN CNAME loop2.example.org
 loop2.example.org 300 IN CNAME loop.example.org
 sel._domainkey.b\.cher.example 300 IN TXT "p="
+s._domainkey.example.org(a;"b). 300 IN TXT "p="
 ! NXDOMAIN nx.example.org
 ! NODATA nodata.example.org
 ! SERVFAIL sf.example.org

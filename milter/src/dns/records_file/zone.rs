@@ -103,6 +103,10 @@ impl<'a> Reader<'a> {
                     self.rest = after;
                 }
                 [octet, after @ ..] if octet.is_ascii_whitespace() => self.rest = after,
+                // The name is taken as it stands: what is asked for may have anything in it.
+                _ if tokens.is_empty() => tokens.push(Token::Word(
+                    self.take_until(|octet| octet.is_ascii_whitespace()),
+                )),
                 _ => tokens.push(Token::Word(self.take_until(|octet| {
                     octet.is_ascii_whitespace() || b"();\"".contains(&octet)
                 }))),
