@@ -213,7 +213,7 @@ impl Tokens {
             state.keys.values().filter_map(Weak::upgrade).collect()
         };
         let mut faults: Vec<(Fault, usize)> = Vec::new();
-        for fault in keys.iter().filter_map(|key| key.fault()) {
+        for fault in distinct(&keys).iter().filter_map(|key| key.fault()) {
             match faults.iter_mut().find(|(known, _)| *known == fault) {
                 Some((_, count)) => *count += 1,
                 None => faults.push((fault, 1)),
@@ -331,7 +331,7 @@ impl Inner {
                     is_news |= key.set_fault(&fault);
                 }
                 if is_news {
-                    let text = match &keys[..] {
+                    let text = match &distinct(&keys)[..] {
                         [key] => key.cannot(&fault),
                         keys if keys.iter().all(|key| key.duty == Duty::Sign) => {
                             format!("{} keys cannot sign: {fault}", keys.len())
@@ -508,6 +508,25 @@ impl Inner {
     fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// `keys`, each once: one whose URI a reload has changed in how it is used is there twice until the last message has ended
+/// that began before. The newest stands for both.
+fn distinct(keys: &[Arc<TokenKey>]) -> Vec<&Arc<TokenKey>> {
+    let mut newest: Vec<&Arc<TokenKey>> = Vec::new();
+    for key in keys {
+        let is_it = |other: &&mut &Arc<TokenKey>| {
+            other.duty == key.duty
+                && other.reference.module == key.reference.module
+                && other.reference.uri.names_as(&key.reference.uri)
+        };
+        match newest.iter_mut().find(is_it) {
+            Some(other) if other.number < key.number => *other = key,
+            Some(_) => {}
+            None => newest.push(key),
+        }
+    }
+    newest
 }
 
 impl Host {

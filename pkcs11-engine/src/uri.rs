@@ -112,6 +112,19 @@ impl Uri {
         Ok(uri)
     }
 
+    /// Whether both name the same by their paths, however it is then to be reached and used.
+    pub(crate) fn names_as(&self, other: &Self) -> bool {
+        let path_alone = |uri: &Self| Self {
+            module_name: None,
+            module_path: None,
+            pin: None,
+            mechanism: None,
+            on_away: None,
+            ..uri.clone()
+        };
+        path_alone(self) == path_alone(other)
+    }
+
     /// The URI of a private key: as precise as can be by what stays the same, so `token`, `manufacturer`, `model` and
     /// `serial`, empty or not, `object` and `id`, and `type`, with `module-path` if it is given.
     ///

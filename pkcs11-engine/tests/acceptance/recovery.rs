@@ -512,3 +512,30 @@ pub(crate) fn openssl_key(bits: u32) -> String {
     command.arg(format!("rsa_keygen_bits:{bits}"));
     String::from_utf8(crate::rig::run(&mut command, "openssl").stdout).unwrap()
 }
+
+#[test]
+fn a_key_that_is_used_in_another_way_after_a_reload_is_one_key() {
+    in_both(|place| {
+        let rig = Rig::new(place);
+        // As long as a message that began before the reload has the one, both are there.
+        let before = rig.key();
+        let after = rig
+            .engine
+            .key(&rig.reference(&format!("{KEY}?x-on-token-away=next")));
+        rig.fake.set("C_Sign", "0x30");
+        rig.fake.set("C_GetSlotList", "0x30");
+        let signing = after.signing_key().unwrap();
+        let _ = sign(&*signing, b"a message");
+        wait_until("the notice", Duration::from_secs(10), || {
+            !rig.engine.told(Level::Error).is_empty()
+        });
+        let told = rig.engine.told(Level::Error);
+        assert!(
+            told[0].starts_with(&format!("{KEY}?x-on-token-away=next cannot sign: ")),
+            "{told:?}"
+        );
+        assert!(!told.concat().contains("2 keys"), "{told:?}");
+        assert_eq!(rig.tokens().faults()[0].1, 1);
+        drop(before);
+    });
+}
