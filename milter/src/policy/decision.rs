@@ -123,7 +123,9 @@ pub fn decide(settings: &Settings, facts: &Facts<'_>) -> Decision {
         let reason = format!("{} is in ExemptDomains", author.host);
         return Decision::LeaveAlone { reason };
     }
-    let unsigned = match (config.mode.sign, trust(config, facts)) {
+    let trust = trust(config, facts);
+    let is_external = trust.is_none();
+    let unsigned = match (config.mode.sign, trust) {
         (false, _) => None,
         (true, None) => external_sender(settings, facts),
         (true, Some(trust)) => match orders(settings, facts) {
@@ -145,12 +147,16 @@ pub fn decide(settings: &Settings, facts: &Facts<'_>) -> Decision {
             }
         },
     };
-    if config.mode.verify {
-        Decision::Verify { unsigned }
-    } else {
-        let reason =
-            unsigned.unwrap_or_else(|| "client is external, and Mode is to sign only".into());
-        Decision::LeaveAlone { reason }
+    match unsigned {
+        unsigned if config.mode.verify => Decision::Verify { unsigned },
+        None => Decision::LeaveAlone {
+            reason: "client is external, and Mode is to sign only".into(),
+        },
+        // That it is a stranger's is no reason to leave it alone: it would be verified.
+        Some(reason) if is_external => Decision::LeaveAlone {
+            reason: format!("{reason}, and Mode is to sign only"),
+        },
+        Some(reason) => Decision::LeaveAlone { reason },
     }
 }
 
@@ -436,4 +442,59 @@ fn to_author(mailbox: &Mailbox) -> Result<Author, String> {
         })?,
         shown: mailbox.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Overrides;
+    use crate::keys::{KeySet, Reader};
+    use dkim_core::message::MessageReader;
+
+    /// Why a message of `author` is left alone by Mode s.
+    fn reason(author: &str, internal: bool) -> String {
+        let overrides = Overrides {
+            set: ["Mode=s", "Domain=example.com", "Selector=s", "KeyFile=/k"]
+                .map(str::to_owned)
+                .to_vec(),
+            ..Overrides::default()
+        };
+        let (config, _) = Config::load(None, &overrides).unwrap();
+        let keys = KeySet::load(&config, Reader::current());
+        let settings = Settings::new(config, keys, "host".to_owned()).unwrap();
+        let mut reader = MessageReader::new(1024);
+        let message = format!("From: {author}\r\n\r\n");
+        reader.read(message.as_bytes(), |_| {}).unwrap();
+        let client = if internal { "127.0.0.1" } else { "192.0.2.1" };
+        let facts = Facts {
+            client_name: b"client.example",
+            client_address: client.parse().ok(),
+            macros: &|_| None,
+            exempt_recipient: None,
+            header: reader.header(),
+        };
+        match decide(&settings, &facts) {
+            Decision::LeaveAlone { reason } => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn mail_that_is_not_verified_is_left_alone_because_of_the_mode() {
+        for (author, internal, wanted) in [
+            (
+                "ann@example.com",
+                false,
+                "external client sends as example.com, and Mode is to sign only",
+            ),
+            (
+                "ann@other.example",
+                false,
+                "client is external, and Mode is to sign only",
+            ),
+            ("ann@other.example", true, "other.example is not in Domain"),
+        ] {
+            assert_eq!(reason(author, internal), wanted);
+        }
+    }
 }
