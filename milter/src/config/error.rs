@@ -18,12 +18,9 @@ pub struct Refused {
 impl Refused {
     /// Whether nothing is wrong but what stands on the command line.
     pub fn is_of_command_line(&self) -> bool {
-        // Each error says first where it is; the files that are read have other names.
-        let of_arguments = Origin::CommandLine("".into()).to_string();
-        let of_arguments = of_arguments.trim_end_matches(')');
-        self.errors
-            .iter()
-            .all(|error| error.to_string().starts_with(of_arguments))
+        let is_of_command_line =
+            |error: &ConfigError| matches!(error.origin(), Some(Origin::CommandLine(_)));
+        self.errors.iter().all(is_of_command_line)
     }
 }
 
@@ -235,6 +232,36 @@ pub enum ConfigError {
         /// How many.
         count: usize,
     },
+}
+
+impl ConfigError {
+    /// Where it is.
+    fn origin(&self) -> Option<&Origin> {
+        match self {
+            Self::Table(TableError { origin, .. })
+            | Self::NotText { origin, .. }
+            | Self::LineTooLong { origin }
+            | Self::IncludeTooDeep { origin, .. }
+            | Self::IncludeLoop { origin, .. }
+            | Self::IncludeTooMany { origin, .. }
+            | Self::NoValue { origin, .. }
+            | Self::NoAssignment { origin }
+            | Self::NotOnCommandLine { origin, .. }
+            | Self::NoBlank { origin, .. }
+            | Self::Unknown { origin, .. }
+            | Self::NotCarried { origin, .. }
+            | Self::Value { origin, .. }
+            | Self::NotAField { origin, .. }
+            | Self::ChangeWithoutStar { origin, .. }
+            | Self::Needs { origin, .. }
+            | Self::NothingToSignWith { origin }
+            | Self::Reachable { origin, .. }
+            | Self::MayBeReachable { origin, .. }
+            | Self::StatusTaken { origin, .. } => Some(origin),
+            Self::Read { origin, .. } => origin.as_ref(),
+            Self::More { .. } => None,
+        }
+    }
 }
 
 /// Something odd about the configuration.
