@@ -162,17 +162,8 @@ fn a_body_that_software_hashes_for_a_token_is_told_and_has_a_verdict() {
     mta.token_is_slow = true;
     mta.send(&message);
     mta.token_is_slow = false;
-    let Some(Work::Digest { message, place, .. }) = mta.pending.pop() else {
-        panic!("nothing is to be hashed");
-    };
     let mut after = Outcome::default();
-    let lines = log_lines::logged(|| {
-        let mut actions = Actions::default();
-        let away = Err("the token is away".to_owned());
-        mta.session
-            .digested(message, place, away, mta.now(), &mut actions);
-        mta.take(actions, &mut after);
-    });
+    let lines = log_lines::logged(|| hashing_fails(&mut mta, &mut after));
     assert_eq!(our_results(&after), ["pass"]);
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_eq!(
@@ -228,6 +219,18 @@ fn the_mta_is_not_heard_while_a_token_has_its_chunk_and_told_of_progress_at_the_
     assert!(!mta.session.is_busy());
 }
 
+/// The token does not do what it was asked for last.
+fn hashing_fails(mta: &mut Mta, after: &mut Outcome) {
+    let Some(Work::Digest { message, place, .. }) = mta.pending.pop() else {
+        panic!("nothing is to be hashed");
+    };
+    let mut actions = Actions::default();
+    let away = Err("the token is away".to_owned());
+    mta.session
+        .digested(message, place, away, mta.now(), &mut actions);
+    mta.take(actions, after);
+}
+
 #[test]
 fn what_is_to_be_signed_and_is_not_hashed_is_no_signature() {
     for (option, code) in [
@@ -238,14 +241,8 @@ fn what_is_to_be_signed_and_is_not_hashed_is_no_signature() {
         let mut mta = hashing(&["Mode=s", "InternalHosts=198.51.100.7", option]);
         mta.token_is_slow = true;
         mta.send(MESSAGE.as_bytes());
-        let Some(Work::Digest { message, place, .. }) = mta.pending.pop() else {
-            panic!("nothing is to be hashed");
-        };
-        let (mut actions, mut after) = (Actions::default(), Outcome::default());
-        let away = Err("the token is away".to_owned());
-        mta.session
-            .digested(message, place, away, mta.now(), &mut actions);
-        mta.take(actions, &mut after);
+        let mut after = Outcome::default();
+        hashing_fails(&mut mta, &mut after);
         assert!(after.code.starts_with(code), "{option}: {after:?}");
         assert_eq!(after.code.is_empty(), code.is_empty(), "{option}");
         let is_signed = after.edits.iter().any(|edit| edit.2 == FIELD_NAME);
@@ -276,14 +273,7 @@ fn a_token_that_fails_within_the_body_is_not_waited_for_at_its_end() {
         }
         mta.say(Command::EndOfHeader, &mut outcome);
         mta.say(Command::Body(&body[..60_000]), &mut outcome);
-        let Some(Work::Digest { message, place, .. }) = mta.pending.pop() else {
-            panic!("nothing is to be hashed");
-        };
-        let mut actions = Actions::default();
-        let away = Err("the token is away".to_owned());
-        mta.session
-            .digested(message, place, away, mta.now(), &mut actions);
-        mta.take(actions, &mut outcome);
+        hashing_fails(&mut mta, &mut outcome);
         let mut end = Outcome::default();
         mta.say(Command::EndOfBody(&body[60_000..]), &mut end);
         assert!(!mta.session.is_busy(), "{option}");
