@@ -2,7 +2,7 @@
 //!
 //! From the outside in:
 //!
-//! - `tokens`: the way in. Keys by their references; deadlines; `settings`: how they are used, what an operator is told;
+//! - `tokens`: the way in. Keys by their references; deadlines; `settings`: how they are used, and what an operator is told;
 //! - `isolated`, `process`, `wire`, `helper`: a module in a process of its own, seen from the program, on the way, and from
 //!   within;
 //! - `service`: all that is signed by one module, wherever it runs; the search for tokens that are away;
@@ -11,7 +11,8 @@
 //! - `serving`, `duty`, `verify`: tokens that verify and hash, for who must: the way in, what a worker does, which calls it
 //!   makes;
 //! - `on_token`: the same in this process, for benchmarks;
-//! - `uri`, `pin`, `reference`: what operators write, and what it comes to; `listing`: what they may copy; `error`: what they read.
+//! - `uri`, `pin`, `reference`: what operators write, and what it comes to; `listing`: what they may copy; `error`: what
+//!   they read.
 //!
 //! A token is used for the keys that name it and for nothing else. C_Finalize is called once, last, by
 //! [`Tokens::shut_down`], if C_Initialize was ours, and never while anybody is inside the module.

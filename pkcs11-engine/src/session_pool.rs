@@ -6,7 +6,8 @@
 //! seconds at most, finds out when the token is back. The same test signature is made when nothing else was for a while:
 //! firewalls and devices close what is idle. What has no such check of each answer, a token that verifies or hashes, is
 //! tested as often whatever else it does. A token that has room for fewer sessions than there are workers gets fewer
-//! workers; where digests have the sessions, others wait for them. Calls cannot be cancelled: that none returns is reported, and what follows is for whoever can end the process.
+//! workers; where digests have the sessions, others wait for them. Calls cannot be cancelled: that none returns is reported,
+//! and what follows is for whoever can end the process.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

@@ -126,8 +126,8 @@ impl Tokens {
         Ok(Self { inner })
     }
 
-    /// The key that `reference` names; the same one as long as anybody has it, unless another key has taken its place. Its token is looked for from now on, by
-    /// threads of their own.
+    /// The key that `reference` names; the same one as long as anybody has it, unless another key has taken its place. Its
+    /// token is looked for from now on, by threads of their own.
     ///
     /// # Errors
     /// All was shut down, or no thread can be started.

@@ -29,8 +29,8 @@ pub enum Format {
     /// ```
     ///
     /// An entry may go over several lines in parentheses. A name that ends in `_domainkey` needs the comment of the tool
-    /// that made the key, which tells the domain. A `!` line outdoes records of the same name; `TIMEOUT` fails at once. The TTL is for show. A string may be longer
-    /// than the DNS allows.
+    /// that made the key, which tells the domain. A `!` line outdoes records of the same name; `TIMEOUT` fails at once. The
+    /// TTL is for show. A string may be longer than the DNS allows.
     Zone,
     /// `name record`, the record as it is to be read, without quotes; or an entry of a zone file. The first for a name
     /// counts.

@@ -3,11 +3,12 @@
 //!
 //! All that one read brings is answered by one write. A body chunk is answered before it is hashed, so that the MTA
 //! prepares the next one meanwhile. Software keys sign and check here and now; a key that takes its time, and a token that
-//! verifies, is awaited by a task, as DNS look-ups are, and such tasks end with the connection. While the end of a message waits for answers no
-//! command is taken, but a little is read, to notice when the MTA hangs up.
+//! verifies, is awaited by a task, as DNS look-ups are, and such tasks end with the connection. While the end of a message
+//! waits for answers no command is taken, but a little is read, to notice when the MTA hangs up.
 //!
 //! Failing: what does not read as milter packets, an MTA that falls silent within a packet or takes no answer, and a panic
-//! close this connection and nothing else; after a panic the command at hand is answered with TEMPFAIL first.
+//! close this connection and nothing else; after a panic the command at hand is answered with TEMPFAIL first, if it is one
+//! that is answered.
 
 use std::collections::HashMap;
 use std::future::{pending, poll_fn};

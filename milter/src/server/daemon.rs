@@ -1,7 +1,9 @@
 //! The server as a program: from its arguments to its exit code.
 //!
 //! In this order: configuration, tables, keys; background; signals; sockets; PID file; privileges dropped; the status is
-//! told; keys in tokens; the event loop; ready. Tokens are let go last. What is wrong until then is told on standard error and ends it with an exit code of sysexits.h. Afterwards SIGTERM and SIGINT drain (a second one stops at once), SIGHUP and SIGUSR1 reload.
+//! told; keys in tokens; the event loop; ready. Tokens are let go last. What is wrong until then is told on standard error
+//! and ends it with an exit code of sysexits.h. Afterwards SIGTERM and SIGINT drain (a second one stops at once), SIGHUP and
+//! SIGUSR1 reload.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
